@@ -1,0 +1,201 @@
+"""The writer's side of a job's log: one method, one function call, one atomic step on the server.
+
+Every call may be sent again after a lost reply: flushes carry a number, commands a ULID, claims name what
+the caller holds. So resending is ours alone (redis-py's own would repeat whole pipelines) and it is always safe.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from redis import exceptions as redis_errors
+
+from streamrunner.sinks.errors import LogUnreachable, SinkError
+from streamrunner.sinks.library import ensure_library
+from streamrunner.sinks.wire import decode_json, encode_json
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    import redis
+
+    from streamrunner.sinks.keys import JobKeys
+    from streamrunner.sinks.server import LogServer
+
+LEASE_MS = 15_000
+BEAT_MS = 5_000
+
+Reply = dict[str, Any]
+
+_LOST = (redis_errors.ConnectionError, redis_errors.TimeoutError, OSError)
+# The server lives but cannot take writes now: it is a replica, is out of memory or its disk is full.
+_REFUSED_FOR_NOW = (
+    redis_errors.ReadOnlyError,
+    redis_errors.OutOfMemoryError,
+    redis_errors.MasterDownError,
+    redis_errors.ClusterDownError,
+    redis_errors.TryAgainError,
+)
+_REFUSED_TEXTS = ("MISCONF", "BUSY", "Function not found")
+
+
+class Terminal(NamedTuple):
+    """The one final event of a row, with the payload its result is made of."""
+
+    row: int
+    range: str
+    claim: int
+    type: str
+    data: dict[str, Any]
+    payload: bytes
+    prompt_tokens: int
+    completion_tokens: int
+
+
+class WorkerLease(NamedTuple):
+    """One acquisition of a worker: only these three together may write."""
+
+    worker: str
+    epoch: int
+    token: str
+
+
+class ClaimedRange(NamedTuple):
+    """Rows this worker may finish now; `done` has a byte '0' or '1' per row, `previous` the earlier owners."""
+
+    id: str
+    claim: int
+    spec: dict[str, Any]
+    done: str
+    previous: tuple[str, ...]
+
+
+class Flush(NamedTuple):
+    """One numbered write: step deltas, worker events and terminals together."""
+
+    n: int
+    steps: bytes
+    trim: str
+    events: Sequence[tuple[str, dict[str, Any]]]
+    terminals: Sequence[Terminal]
+
+
+class JobLog:
+    """Appends to one job. Not thread-safe: each thread that writes has its own.
+
+    patience_s bounds how long a call waits for an unreachable log (then LogUnreachable);
+    should_stop is asked between tries, so that a signal ends the wait.
+    """
+
+    def __init__(
+        self,
+        server: LogServer,
+        keys: JobKeys,
+        by: str,
+        *,
+        patience_s: float = 600.0,
+        should_stop: Callable[[], bool] = lambda: False,
+        on_wait: Callable[[str], None] = lambda _reason: None,
+    ) -> None:
+        self._server = server
+        self._keys = keys
+        self._by = by
+        self._patience_s = patience_s
+        self._should_stop = should_stop
+        self._on_wait = on_wait
+        self._client: redis.Redis | None = None
+
+    def submit(self, data: dict[str, Any], num_rows: int, ranges: Sequence[dict[str, Any]]) -> bool:
+        """Write `job.submitted` and all ranges in one step; False if the log has begun already."""
+        packed = [encode_json(one) for one in ranges]
+        return bool(self._call("submit", [self._by, encode_json(data), num_rows, *packed])["s"] == "OK")
+
+    def join(self, worker: str, token: str, data: dict[str, Any]) -> Reply:
+        """Acquire the worker's lease; the reply has `epoch` and the ranges still `held` by this worker."""
+        return self._call("join", [worker, token, encode_json(data)], worker)
+
+    def beat(self, lease: WorkerLease) -> Reply:
+        """Renew the lease."""
+        return self._call("beat", [lease.epoch, lease.token], lease.worker)
+
+    def claim(self, lease: WorkerLease, known: Sequence[str]) -> Reply:
+        """Take one range: an orphaned one first, else a fresh one. `known` are the ranges already held."""
+        held = f" {' '.join(known)} " if known else " "
+        return self._call("claim", [lease.worker, lease.epoch, lease.token, held], lease.worker)
+
+    def flush(self, lease: WorkerLease, flush: Flush) -> Reply:
+        """Append everything of one flush, or nothing."""
+        args: list[Any] = [lease.worker, lease.epoch, lease.token, flush.n, flush.steps, flush.trim, len(flush.events)]
+        for kind, data in flush.events:
+            args += [kind, encode_json(data)]
+        args.append(len(flush.terminals))
+        for one in flush.terminals:
+            args += [one.row, one.range, one.claim, one.type, encode_json(one.data), one.payload]
+            args += [one.prompt_tokens, one.completion_tokens]
+        return self._call("flush", args, lease.worker)
+
+    def control(self, command_id: str, kind: str, data: dict[str, Any] | None = None) -> Reply:
+        """Cancel, pause or resume; the same `command_id` again changes nothing."""
+        return self._call("control", [self._by, command_id, kind, encode_json(data or {})])
+
+    def end(self, status: str, reason: str = "") -> Reply:
+        """Append `job.ended` with the counts; refused while rows are open and for a second time."""
+        return self._call("end", [self._by, status, reason])
+
+    def leave(self, lease: WorkerLease, reason: str) -> Reply:
+        """Give the lease back on purpose, so that others can claim this worker's ranges at once."""
+        return self._call("leave", [lease.worker, lease.epoch, lease.token, reason], lease.worker)
+
+    def lost(self, worker: str, reason: str) -> Reply:
+        """Declare another worker dead; only for who can prove it."""
+        return self._call("lost", [worker, self._by, reason], worker)
+
+    def _call(self, function: str, args: list[Any], worker: str | None = None) -> Reply:
+        of = self._keys
+        keys: list[str] = [of.log, of.res, of.work, of.claims, of.done, of.meta]
+        if worker is not None:
+            keys += [self._keys.lease(worker), self._keys.steps(worker)]
+        deadline = time.monotonic() + self._patience_s
+        delay_s = 0.05
+        while True:
+            try:
+                reply: Any = self._connected().fcall(f"sr_v1_{function}", len(keys), *keys, *args)
+                return dict(decode_json(reply))
+            except (*_LOST, redis_errors.ResponseError) as error:
+                reason = self._passing(error)
+            if self._should_stop() or time.monotonic() + delay_s > deadline:
+                raise LogUnreachable(f"the log at {self._server.address} does not answer ({reason})")
+            self._on_wait(reason)
+            time.sleep(delay_s)
+            delay_s = min(delay_s * 2, 1.0)
+
+    def _connected(self) -> redis.Redis:
+        if self._client is None:
+            try:
+                self._server.revive()
+            except LogUnreachable as error:
+                raise redis_errors.ConnectionError(error.message) from None
+            self._client = self._server.client()
+            ensure_library(self._client)
+        return self._client
+
+    def _passing(self, error: Exception) -> str:
+        """Say in words what is wrong if it may pass, else raise it."""
+        text = str(error)
+        if isinstance(error, (redis_errors.AuthenticationError, redis_errors.NoPermissionError)):
+            raise SinkError("log_denied", f"the log at {self._server.address} refuses this user: {text}") from None
+        if isinstance(error, redis_errors.ResponseError) and not _passes(error):
+            raise error
+        self._client = None
+        return text or type(error).__name__
+
+
+def _passes(error: redis_errors.ResponseError) -> bool:
+    return isinstance(error, _REFUSED_FOR_NOW) or any(known in str(error) for known in _REFUSED_TEXTS)
+
+
+def claimed_range(reply: Reply) -> ClaimedRange:
+    """The range in a claim's reply, or one of the `held` in a join's."""
+    previous = tuple(name for name in str(reply["previous"]).split(",") if name)
+    return ClaimedRange(reply["range"], int(reply["claim"]), decode_json(reply["data"]), reply["done"], previous)
