@@ -1,0 +1,185 @@
+"""A job's state: nothing but a fold over its log, so any prefix of the log plus the rest gives the same state.
+
+completed + failed + cancelled + expired + open = rows          (checked by `JobState.check`)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from streamrunner.sinks.wire import LogEntry
+
+OPEN, COMPLETED, FAILED, CANCELLED, EXPIRED = range(5)
+_ROW_EVENTS = {
+    "request.completed": COMPLETED,
+    "request.failed": FAILED,
+    "request.cancelled": CANCELLED,
+    "request.expired": EXPIRED,
+}
+ENDED_STATUSES = frozenset({"completed", "failed", "cancelled", "expired"})
+
+
+@dataclass(slots=True)
+class WorkerState:
+    """What the log last said of one worker."""
+
+    epoch: int
+    host: str
+    pid: int
+    alive: bool = True
+    progress: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class JobState:
+    """Everything the log says about one job; `apply` is the only thing that changes it. Times are Unix ms."""
+
+    name: str = ""
+    status: str = ""
+    reason: str | None = None
+    num_rows: int = 0
+    rows: bytearray = field(default_factory=bytearray)
+    completed: int = 0
+    failed: int = 0
+    cancelled: int = 0
+    expired: int = 0
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    paused: bool = False
+    submitted_ms: int = 0
+    started_ms: int = 0
+    ended_ms: int = 0
+    spec: dict[str, Any] = field(default_factory=dict)
+    submission: dict[str, Any] = field(default_factory=dict)
+    workers: dict[str, WorkerState] = field(default_factory=dict)
+    notices: list[dict[str, Any]] = field(default_factory=list)
+    last_seq: int = 0
+    last_ms: int = 0
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing more can happen to the job."""
+        return self.status in ENDED_STATUSES
+
+    @property
+    def finished_rows(self) -> int:
+        """Rows that have their ending."""
+        return self.completed + self.failed + self.cancelled + self.expired
+
+    @property
+    def open_rows(self) -> int:
+        """Rows that still need one."""
+        return self.num_rows - self.finished_rows
+
+    def apply(self, entry: LogEntry) -> None:
+        """Take in one entry; entries at or before the last one are ignored, so repeats are harmless."""
+        if entry.seq <= self.last_seq:
+            return
+        self.last_seq, self.last_ms = entry.seq, entry.time
+        if entry.type in _ROW_EVENTS:
+            self._close_row(entry)
+        elif handler := _HANDLERS.get(entry.type):
+            handler(self, entry)
+
+    def check(self) -> None:
+        """Assert the module's equation, and that row states and counters agree."""
+        if self.ended and self.open_rows:
+            raise AssertionError(f"job ended with {self.open_rows} rows unaccounted for")
+        if not self.ended and self.rows.count(COMPLETED) != self.completed:
+            raise AssertionError(f"{self.rows.count(COMPLETED)} rows are completed, the counter says {self.completed}")
+
+    def _close_row(self, entry: LogEntry) -> None:
+        row, outcome = entry.data["row"], _ROW_EVENTS[entry.type]
+        if self.rows[row] != OPEN:
+            return
+        self.rows[row] = outcome
+        if outcome == COMPLETED:
+            self.completed += 1
+            usage = entry.data["usage"]
+            self.prompt_tokens += usage["prompt_tokens"]
+            self.completion_tokens += usage["completion_tokens"]
+        elif outcome == FAILED:
+            self.failed += 1
+        elif outcome == CANCELLED:
+            self.cancelled += 1
+        else:
+            self.expired += 1
+
+
+def _submitted(state: JobState, entry: LogEntry) -> None:
+    data = entry.data
+    state.name, state.num_rows, state.spec, state.submission = data["name"], data["rows"], data["spec"], data
+    state.rows = bytearray(state.num_rows)
+    state.status, state.submitted_ms = "validating", entry.time
+
+
+def _started(state: JobState, entry: LogEntry) -> None:
+    state.status, state.started_ms = "in_progress", entry.time
+
+
+def _paused(state: JobState, _entry: LogEntry) -> None:
+    state.paused = True
+
+
+def _resumed(state: JobState, entry: LogEntry) -> None:
+    state.paused = False
+    state.spec = {**state.spec, **entry.data.get("changes", {})}
+
+
+def _cancel_requested(state: JobState, _entry: LogEntry) -> None:
+    state.status, state.paused = "cancelling", False
+
+
+def _ended(state: JobState, entry: LogEntry) -> None:
+    counts = entry.data["counts"]
+    state.status, state.reason, state.ended_ms = entry.data["status"], entry.data["reason"], entry.time
+    state.completed, state.failed = counts["completed"], counts["failed"]
+    state.cancelled, state.expired = counts["cancelled"], counts["expired"]
+    for worker in state.workers.values():
+        worker.alive = False
+
+
+def _joined(state: JobState, entry: LogEntry) -> None:
+    data = entry.data
+    state.workers[data["worker"]] = WorkerState(data["epoch"], data["host"], data["pid"])
+
+
+def _left(state: JobState, entry: LogEntry) -> None:
+    if worker := state.workers.get(entry.data["worker"]):
+        worker.alive = False
+
+
+def _progress(state: JobState, entry: LogEntry) -> None:
+    if worker := state.workers.get(entry.by):
+        worker.progress = entry.data
+
+
+def _notice(state: JobState, entry: LogEntry) -> None:
+    state.notices.append(entry.data)
+
+
+_HANDLERS: dict[str, Callable[[JobState, LogEntry], None]] = {
+    "job.submitted": _submitted,
+    "job.started": _started,
+    "job.paused": _paused,
+    "job.resumed": _resumed,
+    "job.cancel_requested": _cancel_requested,
+    "job.ended": _ended,
+    "worker.joined": _joined,
+    "worker.preempted": _left,
+    "worker.lost": _left,
+    "progress": _progress,
+    "notice": _notice,
+}
+
+
+def fold(entries: Iterable[LogEntry]) -> JobState:
+    """The state after these entries."""
+    state = JobState()
+    for entry in entries:
+        state.apply(entry)
+    return state
