@@ -7,7 +7,6 @@ import shlex
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from mmap import mmap
     from pathlib import Path
 
@@ -34,17 +33,20 @@ def whole_group_after(data: bytes | mmap, start: int) -> int | None:
     behind it, and nothing in it was acknowledged) from damage in the middle (what follows is worth keeping).
     Data of ours is JSON, which cannot hold line breaks, so commands are never mistaken inside it.
     """
-    position, in_group = _walk_damaged(data, start)
+    position = _break_of(data, start)
     alone: int | None = None
-    for begin, name, end in _resync(data, position):
+    while (found := _next_command(data, position)) is not None:
+        begin, name, position = found
         if name == b"multi":
-            if alone is None and _closes(data, end):
+            if alone is not None:
+                return alone
+            if _closes(data, position):
                 return begin
-            in_group = True
+            position = _break_of(data, begin)
         elif name == b"exec":
-            # Closes the damaged group; if its MULTI is what was damaged, the commands before it were not alone.
-            in_group, alone = False, None
-        elif not in_group and alone is None:
+            # The commands since the break belonged to the damaged group.
+            alone = None
+        elif alone is None:
             alone = begin
     return alone
 
@@ -68,29 +70,28 @@ def _read_command(data: bytes | mmap, position: int) -> tuple[bytes, int] | None
     return name, position
 
 
-def _walk_damaged(data: bytes | mmap, start: int) -> tuple[int, bool]:
-    """Return where the group at `start` breaks, and whether that is between MULTI and EXEC."""
+def _break_of(data: bytes | mmap, start: int) -> int:
+    """Return where the damaged group at `start` breaks: at what is no command, or at a misplaced MULTI or EXEC."""
     position, in_group = start, False
     while (command := _read_command(data, position)) is not None:
         name, end = command
         if name == b"exec":
-            return end, False
+            return end
         if name == b"multi" and in_group:
-            return position, False
+            return position
         in_group = in_group or name == b"multi"
         position = end
-    return position, in_group
+    return position
 
 
-def _resync(data: bytes | mmap, position: int) -> Iterator[tuple[int, bytes, int]]:
-    """Yield begin, name and end of the whole commands from a position on, skipping what is none."""
+def _next_command(data: bytes | mmap, position: int) -> tuple[int, bytes, int] | None:
+    """Return begin, name and end of the first whole command from a position on, skipping what is none."""
     while (match := _COMMAND.search(data, position)) is not None:
         command = _read_command(data, match.start())
-        if command is None:
-            position = match.start() + 1
-            continue
-        yield match.start(), *command
-        position = command[1]
+        if command is not None:
+            return match.start(), *command
+        position = match.start() + 1
+    return None
 
 
 def _closes(data: bytes | mmap, position: int) -> bool:

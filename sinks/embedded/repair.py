@@ -91,11 +91,7 @@ def _keep_tail(folder: Path, path: Path, start: int) -> Path:
 
 
 def _cut(binary: ServerBinary, path: Path, whole: int) -> None:
-    if whole == 0:
-        # The checker takes a file without a single whole group for a foreign one and leaves it alone.
-        os.truncate(path, 0)
-    else:
-        _run_checker(binary, path, fix=True)
+    _run_checker(binary, path, fix=True)
     if path.stat().st_size != whole:
         raise SinkError("aof_damaged", f"{path} could not be cut back to its first {whole} bytes; is the disk full?")
     with path.open("rb+") as file:
