@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 ANSWER_SECONDS = 10.0
 # Whoever starts a server holds the start lock until a long log has been read.
 _START_LOCK_SECONDS = 600.0
+_START_ATTEMPTS = 3
 _POLL_SECONDS = 0.002
 _LOG_LIMIT_BYTES = 1 << 20
 
@@ -69,16 +70,18 @@ def _await_ready(files: ServerFiles, socket: str, timeout: float) -> FileLock | 
 
 
 def _start(files: ServerFiles, pin: Pin | None, lock: FileLock, timeout: float) -> tuple[str, tuple[str, ...]]:
-    """Start a server, once more after a repair of its files."""
+    """Start a server; again after a repair of its files, or when something killed it while it was starting."""
     notices: list[str] = []
     held: FileLock | None = lock
     try:
         binary, pin = _pinned(files, pin)
+        attempts_left = _START_ATTEMPTS
         while held is not None:
+            attempts_left -= 1
             offset = _spawn(files, binary, socket_path(files.folder, pin.socket), held)
             held = _await_ready(files, pin.socket, timeout)
             if held is not None:
-                notices.append(_repaired(files, binary, offset, again=bool(notices)))
+                notices += _repaired(files, binary, offset, last=not attempts_left)
     finally:
         if held is not None:
             held.close()
@@ -119,16 +122,22 @@ def _spawn(files: ServerFiles, binary: ServerBinary, socket: str, lock: FileLock
     return offset
 
 
-def _repaired(files: ServerFiles, binary: ServerBinary, offset: int, *, again: bool) -> str:
-    """Repair what kept the server from starting. Raises SinkError."""
+def _repaired(files: ServerFiles, binary: ServerBinary, offset: int, *, last: bool) -> list[str]:
+    """Repair what kept the server from starting, if it was its files; return the notices. Raises SinkError."""
     from streamrunner.sinks.embedded.repair import repair_tail  # rarely needed
 
     with files.log.open("rb") as file:
         file.seek(offset)
         log_tail = file.read().decode("utf-8", "replace")
-    if again:
-        raise SinkError("server_failed", f"the private server did not start after a repair ({files.log}): {log_tail}")
-    return repair_tail(files, binary, log_tail)
+    try:
+        notice = repair_tail(files, binary, log_tail)
+    except SinkError as error:
+        if error.code != "server_failed" or last:
+            raise
+        return []
+    if last:
+        raise SinkError("server_failed", f"the private server did not start in spite of repairs; see {files.log}")
+    return [notice]
 
 
 def _ensure_reaper(files: ServerFiles) -> None:
