@@ -57,7 +57,7 @@ check: setup
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	MYPYPATH=$(TYPING) $(BIN)/mypy -p streamrunner
-	MYPYPATH=$(CURDIR)/benchmarks $(BIN)/mypy benchmarks
+	MYPYPATH=$(CURDIR)/benchmarks:$(TYPING) $(BIN)/mypy benchmarks
 	PYTHONPATH=$(TYPING) $(BIN)/lint-imports
 	$(MAKE) test
 
