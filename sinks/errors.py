@@ -21,7 +21,7 @@ class SinkError(Exception):
         return type(self), (self.code, self.message)
 
 
-class LogUnreachable(SinkError):  # noqa: N818 - public name of the contract
+class LogUnreachable(SinkError):
     """No server answers at the log's address; the same command can be run again later. Code `log_unreachable`."""
 
     def __init__(self, message: str) -> None:

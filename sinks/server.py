@@ -38,6 +38,9 @@ class LogServer(Protocol):
     def client(self, *, blocking: bool = False) -> redis.Redis:
         """Return a client with its own pool and no retries; `blocking` ones wait for replies without limit."""
 
+    def reader(self) -> Any:
+        """Return a client for short reads (exists, hgetall, xrange, xrevrange), as light as can be."""
+
     def revive(self) -> None:
         """Make sure that the server answers again after an error. Raises SinkError, mostly LogUnreachable."""
 
@@ -72,6 +75,10 @@ class ExternalServer:
     def client(self, *, blocking: bool = False) -> redis.Redis:
         """Return a client with its own pool and no retries; `blocking` ones wait for replies without limit."""
         return make_client(self._options, blocking=blocking)
+
+    def reader(self) -> redis.Redis:
+        """Return an ordinary client: over the network nothing lighter is worth it."""
+        return self.client()
 
     def revive(self) -> None:
         """Return once the server answers and has loaded its data. Raises LogUnreachable within 3 s otherwise."""

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
     import redis
 
+    from streamrunner.sinks.embedded.quick import QuickClient
+
 # The reaper holds the users' lock only while it stops a server, which takes it 3 s at most.
 _REAPER_SECONDS = 15.0
 
@@ -59,6 +61,13 @@ class EmbeddedServer:
         """Return a client with its own pool and no retries; `blocking` ones wait for replies without limit."""
         self._require_open()
         return make_unix_client(self._socket, blocking=blocking)
+
+    def reader(self) -> QuickClient:
+        """Return a light client for short reads."""
+        from streamrunner.sinks.embedded.quick import QuickClient
+
+        self._require_open()
+        return QuickClient(self._socket)
 
     def revive(self) -> None:
         """Start the server again if it died; return once it answers. Any number of clients may call it at once."""

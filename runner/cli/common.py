@@ -1,0 +1,88 @@
+"""Options and look-ups that every verb shares."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+if TYPE_CHECKING:
+    from streamrunner.sinks.directory import JobDirectory, JobPointer
+    from streamrunner.sinks.keys import JobKeys
+    from streamrunner.sinks.server import LogServer
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+PREFIX = "sr"
+
+
+@dataclass(frozen=True, slots=True)
+class Where:
+    """Where the log is: an own Redis, or the private server of a data dir."""
+
+    redis_url: str | None
+    data_dir: Path
+
+
+def where_options(command: F) -> F:
+    """--redis-url and --data-dir, as one `where` argument."""
+
+    def make_where(**kwargs: Any) -> Any:
+        redis_url, data_dir = kwargs.pop("redis_url"), kwargs.pop("data_dir")
+        return command(where=Where(redis_url or None, data_dir or default_data_dir()), **kwargs)
+
+    make_where.__name__, make_where.__doc__ = command.__name__, command.__doc__
+    decorated = click.option(
+        "--data-dir", type=click.Path(path_type=Path, file_okay=False), envvar="RUNNER_DATA_DIR",
+        help="Folder of the private server and of converted models (RUNNER_DATA_DIR).",
+    )(make_where)  # fmt: skip
+    return click.option(
+        "--redis-url", envvar="RUNNER_REDIS_URL", help="Redis or Valkey that holds the log (RUNNER_REDIS_URL)."
+    )(decorated)
+
+
+def default_data_dir() -> Path:
+    """`$XDG_DATA_HOME/streamrunner`."""
+    home = os.environ.get("XDG_DATA_HOME") or str(Path.home() / ".local" / "share")
+    return Path(home) / "streamrunner"
+
+
+@dataclass(frozen=True, slots=True)
+class FoundJob:
+    """A job that a verb was asked about; `reader` makes short reads without importing redis-py."""
+
+    pointer: JobPointer
+    keys: JobKeys
+    reader: Any
+    directory: JobDirectory
+    server: LogServer
+
+
+@contextmanager
+def opened(where: Where) -> Iterator[LogServer]:
+    """The log's server for the length of a command."""
+    from streamrunner.sinks.server import open_server
+
+    server = open_server(where.redis_url, where.data_dir)
+    try:
+        yield server
+    finally:
+        server.close()
+
+
+@contextmanager
+def found_job(where: Where, wanted: str) -> Iterator[FoundJob]:
+    """The job that `wanted` means."""
+    from streamrunner.sinks.directory import JobDirectory
+    from streamrunner.sinks.keys import JobKeys
+
+    with opened(where) as server:
+        reader = server.reader()
+        directory = JobDirectory(reader, PREFIX)
+        pointer = directory.find(wanted)
+        yield FoundJob(pointer, JobKeys(pointer.job_id, PREFIX), reader, directory, server)

@@ -1,0 +1,74 @@
+"""From errors to one line on stderr and a documented exit code."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from streamrunner.runner.errors import ExitCode, RunnerError
+from streamrunner.runner.terminal import clean
+from streamrunner.sinks.errors import LogUnreachable, SinkError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_INVALID = frozenset({"job_not_found", "job_ambiguous", "bad_cursor", "output_exists"})
+
+
+def guarded(command: Callable[[], Any]) -> int:
+    """Run a command and return the exit code; nothing a user did ends in a traceback."""
+    try:
+        result = command()
+    except click.ClickException as error:
+        error.show()
+        return ExitCode.USAGE
+    except (click.Abort, KeyboardInterrupt):
+        return ExitCode.STOPPED
+    except BrokenPipeError:
+        # The reader of our output went away (`runner events | head`): not an error; keep the interpreter's exit quiet.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return ExitCode.OK
+    except Exception as error:  # noqa: BLE001 - the last resort: an exit code instead of a traceback
+        return _report(error)
+    return int(result) if isinstance(result, int) else ExitCode.OK
+
+
+def exit_code_of(error: Exception) -> int | None:
+    """The documented exit code of an error of ours; None for anything unforeseen."""
+    if isinstance(error, RunnerError):
+        return int(error.exit_code)
+    if isinstance(error, LogUnreachable):
+        return ExitCode.LOG_UNREACHABLE
+    if isinstance(error, SinkError):
+        return ExitCode.INVALID if error.code in _INVALID else ExitCode.LOG_UNREACHABLE
+    # The engine's errors, recognised without importing the engine.
+    if hasattr(error, "code") and hasattr(error, "message"):
+        return ExitCode.INVALID
+    return None
+
+
+def _report(error: Exception) -> int:
+    code = exit_code_of(error)
+    if code is None:
+        return _report_internal(error)
+    click.echo(f"error: {clean(error.message)} [{error.code}]", err=True)  # type: ignore[attr-defined]
+    return code
+
+
+def _report_internal(error: Exception) -> int:
+    import redis
+
+    if isinstance(error, redis.ConnectionError | redis.TimeoutError):
+        click.echo(f"error: the log does not answer: {clean(str(error))} [log_unreachable]", err=True)
+        return ExitCode.LOG_UNREACHABLE
+    if os.environ.get("RUNNER_TRACEBACK"):
+        raise error
+    click.echo(
+        f"error: internal fault: {type(error).__name__}: {clean(str(error))} [internal]\n"
+        "This is a bug in streamrunner (RUNNER_TRACEBACK=1 shows where). Finished rows are safe: run it again.",
+        err=True,
+    )
+    return ExitCode.INTERNAL

@@ -1,0 +1,38 @@
+"""`runner list`."""
+
+from __future__ import annotations
+
+import json
+
+import click
+
+from streamrunner.runner.cli.common import PREFIX, Where, opened, where_options
+from streamrunner.runner.terminal import clean
+
+
+@click.command("list")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
+@where_options
+def list_jobs(where: Where, as_json: bool) -> None:
+    """Show the jobs of this log, newest last.
+
+    \b
+    runner list
+    runner list --json | jq .status
+    """
+    from streamrunner.runner.summary import summarize
+    from streamrunner.sinks.directory import JobDirectory
+
+    with opened(where) as server:
+        directory = JobDirectory(server.reader(), PREFIX)
+        summaries = [summarize(pointer, directory.meta(pointer.job_id)) for pointer in directory.jobs()]
+    if as_json:
+        for summary in summaries:
+            click.echo(json.dumps(summary, ensure_ascii=False))
+        return
+    if not summaries:
+        click.echo("no jobs yet: start one with `runner submit job.yaml`")
+    for one in summaries:
+        counts = one["request_counts"]
+        done = f"{counts['completed'] + counts['failed']}/{counts['total']}"
+        click.echo(f"{one['id']}  {one['status']:<11}  {done:>9}  {counts['failed']} failed  {clean(one['name'])}")

@@ -1,0 +1,154 @@
+"""`runner submit`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from streamrunner.runner.cli.common import Where, opened, where_options
+from streamrunner.runner.errors import ExitCode
+from streamrunner.runner.terminal import clean
+
+if TYPE_CHECKING:
+    from streamrunner.runner.display import Display
+    from streamrunner.runner.fold import JobState
+    from streamrunner.runner.session import Session
+    from streamrunner.runner.signals import StopFlag
+    from streamrunner.runner.submission import Request, Submission
+    from streamrunner.sinks.server import LogServer
+
+_SHOWN_ERRORS = 5
+
+
+@click.command()
+@click.argument("spec", type=click.Path(path_type=Path))
+@click.option("--new", "force_new", is_flag=True, help="Run a fresh job even if this one is done or unfinished.")
+@click.option("--quiet", "-q", is_flag=True, help="No progress, only the last line.")
+@click.option("--json", "as_json", is_flag=True, help="The final state as one JSON object on stdout.")
+@click.option(
+    "--log-timeout", default=600.0, show_default=True, metavar="SECONDS", help="Wait this long for a log that is away."
+)
+@where_options
+def submit(where: Where, spec: Path, force_new: bool, quiet: bool, as_json: bool, log_timeout: float) -> int:
+    """Run a job, or go on with it: the same command again is the whole recovery procedure.
+
+    \b
+    runner submit job.yaml            run it, go on with it, attach to it, or learn that it is done
+    runner submit job.yaml --new      run it afresh
+
+    Ctrl-C, SIGTERM and SIGHUP keep all that is done and exit with 75; after a kill -9 nothing finished is run twice.
+    """
+    from streamrunner.runner.display import Display
+    from streamrunner.runner.signals import StopFlag
+
+    stop = StopFlag()
+    stop.install()
+    with opened(where) as server, Display(quiet=quiet or as_json) as display:
+        for notice in server.notices():
+            display.say(f"note: {notice}")
+        request = _request(spec, where, force_new, display)
+        return _run(server, where, request, stop, display, as_json, log_timeout)
+
+
+def _request(path: Path, where: Where, force_new: bool, display: Display) -> Request:
+    from streamrunner.runner.identity import make_identity
+    from streamrunner.runner.inputs import scan_input
+    from streamrunner.runner.spec import load_spec
+    from streamrunner.runner.submission import Request
+
+    spec = load_spec(path)
+    scan = scan_input(spec, path.parent, where.data_dir)
+    for error in scan.errors[:_SHOWN_ERRORS]:
+        display.say(f"line {error.line}: {error.message} [{error.code}]")
+    if scan.num_errors:
+        display.say(f"{scan.num_errors} of {scan.rows} rows cannot run; each becomes a failed row with its reason")
+    return Request(path.resolve(), spec, scan, make_identity(spec, scan, where.data_dir / "cache"), force_new)
+
+
+def _run(
+    server: LogServer,
+    where: Where,
+    request: Request,
+    stop: StopFlag,
+    display: Display,
+    as_json: bool,
+    log_timeout: float,
+) -> int:
+    from streamrunner.runner.session import Session, SessionOptions
+    from streamrunner.runner.submission import Submitter
+
+    submission = Submitter(server, server.client()).submit(request)
+    job_id = submission.job.job_id
+    session = Session(submission.job, server, SessionOptions(where.data_dir, log_timeout), stop, display)
+    if submission.state.ended:
+        session.export()
+        return _close(job_id, submission.state, as_json, f"{job_id} is already done: ")
+    display.say(_greeting(submission))
+    state = _guarded_run(session, stop, display)
+    return _close(job_id, state, as_json, "")
+
+
+def _guarded_run(session: Session, stop: StopFlag, display: Display) -> JobState:
+    """A log that fails while we stop is no news: the lease runs out by itself and the same command continues."""
+    from streamrunner.sinks.errors import SinkError
+
+    try:
+        return session.run()
+    except SinkError as error:
+        if not stop.is_set():
+            raise
+        display.say(f"note: {error.message}")
+        return session.state
+
+
+def _greeting(submission: Submission) -> str:
+    state, job = submission.state, submission.job
+    if submission.is_new:
+        return f"{job.job_id} {state.name}: {state.num_rows} rows"
+    return f"{job.job_id} {state.name}: going on with {state.open_rows} open rows of {state.num_rows}"
+
+
+def _close(job_id: str, state: JobState, as_json: bool, prefix: str) -> int:
+    code = _exit_code(state)
+    if as_json:
+        click.echo(json.dumps(_as_json(job_id, state), ensure_ascii=False))
+        return code
+    counts = f"{state.completed} completed, {state.failed} failed"
+    for name, count in (("cancelled", state.cancelled), ("expired", state.expired)):
+        counts += f", {count} {name}" if count else ""
+    if not state.ended:
+        how = "paused" if state.paused else "stopped"
+        counts += f", {state.open_rows} open: {how}, run the same command again to continue"
+    outputs = ", ".join(clean(str(one["path"])) for one in state.spec.get("outputs", ()))
+    click.echo(f"{prefix}{counts}" + (f" → {outputs}" if outputs and state.ended else ""))
+    return code
+
+
+def _exit_code(state: JobState) -> int:
+    if not state.ended:
+        return ExitCode.STOPPED
+    if state.status == "completed":
+        return ExitCode.FAILED_ROWS if state.failed else ExitCode.OK
+    return ExitCode.CANCELLED if state.status == "cancelled" else ExitCode.LIMIT
+
+
+def _as_json(job_id: str, state: JobState) -> dict[str, Any]:
+    return {
+        "id": job_id,
+        "name": state.name,
+        "status": state.status,
+        "paused": state.paused,
+        "reason": state.reason,
+        "request_counts": {
+            "total": state.num_rows, "completed": state.completed, "failed": state.failed,
+            "cancelled": state.cancelled, "expired": state.expired,
+        },
+        "usage": {
+            "input_tokens": state.prompt_tokens, "output_tokens": state.completion_tokens,
+            "total_tokens": state.prompt_tokens + state.completion_tokens,
+        },
+        "outputs": [one["path"] for one in state.spec.get("outputs", ())],
+    }  # fmt: skip

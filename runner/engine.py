@@ -1,0 +1,75 @@
+"""From a job's `model` and `engine` sections to a running engine."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from streamrunner.engine.config import EngineConfig
+from streamrunner.engine.convert import is_converted, resolve_model
+from streamrunner.engine.core import EngineCore
+from streamrunner.engine.loop import EngineLoop
+from streamrunner.engine.tokenizer import Tokenizer
+from streamrunner.engine.weights import load_model
+from streamrunner.runner.worker import Worker
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    import redis
+
+    from streamrunner.runner.job import JobContext
+    from streamrunner.runner.lease import LeaseKeeper
+    from streamrunner.runner.spec import EngineSpec
+    from streamrunner.sinks.log import JobLog
+
+
+@dataclass(frozen=True, slots=True)
+class RunningEngine:
+    """An engine in its own thread, with the tokenizer of its model."""
+
+    loop: EngineLoop
+    tokenizer: Tokenizer
+    max_model_len: int
+
+    def worker(
+        self, job: JobContext, log: JobLog, client: redis.Redis, lease: LeaseKeeper, should_stop: Callable[[], bool]
+    ) -> Worker:
+        """A worker that runs this job on it."""
+        return Worker(
+            job, log=log, client=client, lease=lease, loop=self.loop, tokenizer=self.tokenizer,
+            max_model_len=self.max_model_len, should_stop=should_stop,
+        )  # fmt: skip
+
+    def close(self) -> None:
+        """Stop after the current step."""
+        self.loop.close()
+
+
+def start_engine(job: JobContext, cache_dir: Path, say: Callable[[str], None]) -> RunningEngine:
+    """Convert if need be, load, and start the step loop. Raises EngineError."""
+    name = job.spec.model
+    if not is_converted(name, cache_dir):
+        say(f"converting {name} (once) …")
+    files = resolve_model(name, cache_dir)
+    say(f"loading {name} …")
+    config = engine_config(job.spec.engine)
+    core = EngineCore(load_model(files.path, config), config)
+    loop = EngineLoop(core)
+    loop.start()
+    return RunningEngine(loop, Tokenizer.load(files.path), core.max_model_len)
+
+
+def engine_config(spec: EngineSpec) -> EngineConfig:
+    """The job's engine section in the engine's own terms."""
+    return EngineConfig(
+        device=spec.device,
+        dtype=spec.dtype,
+        max_model_len=spec.max_model_len,
+        max_num_seqs=spec.max_num_seqs,
+        max_num_batched_tokens=spec.max_num_batched_tokens,
+        kv_cache_memory_bytes=spec.kv_cache_memory,
+        enable_prefix_caching=spec.enable_prefix_caching,
+        deterministic=spec.deterministic,
+    )

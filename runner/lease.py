@@ -1,0 +1,79 @@
+"""A worker's right to write: acquired by `join`, kept by a beat from a thread of its own, never shared or reused."""
+
+from __future__ import annotations
+
+import secrets
+import socket
+import threading
+from typing import Any
+
+from streamrunner.sinks.errors import SinkError
+from streamrunner.sinks.log import BEAT_MS, JobLog, Reply, WorkerLease
+
+
+def new_worker_id() -> str:
+    """Host and 8 random characters: one per process, never used again."""
+    host = "".join(c if c.isalnum() or c == "-" else "-" for c in socket.gethostname())[:40] or "host"
+    return f"{host}-{secrets.token_hex(4)}"
+
+
+class LeaseKeeper:
+    """Holds the current acquisition and renews it. The worker thread joins; the beat thread only renews and reports.
+
+    `faulted` is set when a beat finds the lease gone: the worker must join anew before it writes again.
+    `control` is the newest standing of the job (status, paused, ctl) that any reply carried.
+    """
+
+    def __init__(self, worker: str, beat_log: JobLog, data: dict[str, Any]) -> None:
+        self.worker = worker
+        self.faulted = threading.Event()
+        self.control: Reply = {}
+        self._log = beat_log
+        self._data = data
+        self._lease: WorkerLease | None = None
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="lease-beat", daemon=True)
+
+    @property
+    def lease(self) -> WorkerLease:
+        """The acquisition that writes go under."""
+        if self._lease is None:
+            raise RuntimeError("join first")
+        return self._lease
+
+    def join(self, log: JobLog) -> Reply:
+        """Acquire (again); every acquisition has its own epoch and token. The reply is sr_v1's."""
+        token = secrets.token_hex(8)
+        reply = log.join(self.worker, token, self._data)
+        self.observe(reply)
+        if reply["s"] == "OK":
+            self._lease = WorkerLease(self.worker, int(reply["epoch"]), token)
+            self.faulted.clear()
+            if not self._thread.is_alive():
+                self._thread.start()
+        return reply
+
+    def observe(self, reply: Reply) -> None:
+        """Remember the job's standing as a reply gave it."""
+        if "status" in reply:
+            self.control = {"status": reply["status"], "paused": reply["paused"], "ctl": reply["ctl"]}
+
+    def leave(self, log: JobLog, reason: str) -> None:
+        """Give the lease back; silent if it was gone already."""
+        self.stop()
+        log.leave(self.lease, reason)
+
+    def stop(self) -> None:
+        """End the beat thread."""
+        self._stop.set()
+
+    def _run(self) -> None:
+        while not self._stop.wait(BEAT_MS / 1000):
+            lease = self.lease
+            try:
+                reply = self._log.beat(lease)
+            except SinkError:
+                continue  # the writer meets the same outage and has the patience for it
+            self.observe(reply)
+            if reply["s"] != "OK" and lease == self._lease:
+                self.faulted.set()

@@ -1,0 +1,248 @@
+"""One process's part in a job: it is the worker if nobody else is, and a watcher that takes over otherwise.
+
+    main thread     display, signals                 worker thread   engine loop, feed, writer (`worker`)
+    beat thread     keeps the lease (`lease`)        export threads  one per output file (`exporter`)
+
+All threads are daemons: a model that is still loading must not hold up an exit within 10 s of a signal.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from typing import TYPE_CHECKING, NamedTuple
+
+from streamrunner.runner.exporter import Exporter
+from streamrunner.runner.fingerprint import numerics_fingerprint
+from streamrunner.runner.lease import LeaseKeeper, new_worker_id
+from streamrunner.runner.watcher import Watcher, live_workers
+from streamrunner.sinks.locks import WorkerLock, is_worker_dead
+from streamrunner.sinks.log import JobLog
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from streamrunner.runner.display import Display
+    from streamrunner.runner.fold import JobState
+    from streamrunner.runner.job import JobContext
+    from streamrunner.runner.signals import StopFlag
+    from streamrunner.runner.worker import Outcome, Worker
+    from streamrunner.sinks.server import LogServer
+
+_POLL_MS = 250
+# What a worker needs to finish its step, flush and leave; then the process goes without it (exit within 10 s).
+_STOP_S = 8.0
+_TAKEOVER_EVERY_S = 1.0
+
+
+class SessionOptions(NamedTuple):
+    """Where this process keeps its things, and how long it waits for an unreachable log."""
+
+    data_dir: Path
+    log_timeout_s: float
+
+
+class Session:
+    """Brings one submitted job to its end, or as far as this process may."""
+
+    def __init__(
+        self, job: JobContext, server: LogServer, options: SessionOptions, stop: StopFlag, display: Display
+    ) -> None:
+        self._job = job
+        self._server = server
+        self._options = options
+        self._stop = stop
+        self._display = display
+        self._watcher = Watcher(server, job.keys, patience_s=options.log_timeout_s)
+
+    @property
+    def state(self) -> JobState:
+        """The job as far as this process has read its log."""
+        return self._watcher.state
+
+    def run(self) -> JobState:
+        """Work or watch until the job has ended, is paused, or a signal came. Raises what made the worker fail."""
+        self._catch_up()
+        while not (self._watcher.state.ended or self._stop.is_set()):
+            if self._others_alive():
+                self._watch()
+            elif self._work():
+                break
+        return self._watcher.state
+
+    def export(self) -> None:
+        """Complete the output files from the log alone."""
+        for exporter in self._started_exporters():
+            exporter.finish()
+
+    def _started_exporters(self) -> list[Exporter]:
+        exporters = [Exporter(self._job, self._server, self._job.base / one.path) for one in self._job.spec.outputs]
+        for exporter in exporters:
+            exporter.start()
+        return exporters
+
+    # ── watching ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _others_alive(self) -> bool:
+        """Whether a worker holds the job; those whose lock file is free are declared dead at once."""
+        client = self._server.client()
+        alive = live_workers(client, self._job.keys)
+        dead = [worker for worker in alive if is_worker_dead(self._options.data_dir, worker)]
+        for worker in dead:
+            self._log("cli").lost(worker, "its process is gone")
+        return len(alive) > len(dead)
+
+    def _watch(self) -> None:
+        self._display.say("another runner has this job: attached to it, and taking over if it goes away")
+        next_check = 0.0
+        while not (self._stop.is_set() or self._watcher.state.ended):
+            self._show("")
+            if time.monotonic() >= next_check:
+                next_check = time.monotonic() + _TAKEOVER_EVERY_S
+                if not self._others_alive() and not self._watcher.state.paused:
+                    return
+
+    # ── working ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _work(self) -> bool:
+        """Be the worker; True if the job was paused under it."""
+        exporters = self._started_exporters()
+        part = WorkerPart(self._job, self._server, self._options, self._stop, self._display)
+        part.start()
+        while part.running:
+            self._show(part.phase)
+            if self._stop.is_set():
+                self._display.say(f"{self._stop.reason}: keeping all that is done …")
+                part.wait(_STOP_S)
+                break
+        part.settle()
+        self._catch_up()
+        for exporter in exporters:
+            exporter.finish(_STOP_S if self._stop.is_set() else 60.0)
+        return part.paused
+
+    def _show(self, phase: str) -> None:
+        self._watcher.poll(_POLL_MS)
+        self._display.update(self._watcher.state, phase)
+
+    def _catch_up(self) -> None:
+        while self._watcher.poll(None):
+            pass
+
+    def _log(self, by: str) -> JobLog:
+        return JobLog(
+            self._server, self._job.keys, by, patience_s=self._options.log_timeout_s, should_stop=self._stop.is_set
+        )
+
+
+class WorkerPart:
+    """The worker thread: joins, loads the model, runs, and leaves in order."""
+
+    def __init__(
+        self, job: JobContext, server: LogServer, options: SessionOptions, stop: StopFlag, display: Display
+    ) -> None:
+        self.phase = "starting"
+        self.paused = False
+        self._job = job
+        self._server = server
+        self._options = options
+        self._stop = stop
+        self._display = display
+        self._fault: BaseException | None = None
+        self._left = False
+        self._worker_id = new_worker_id()
+        self._lock = WorkerLock(options.data_dir, self._worker_id)
+        self._lease = LeaseKeeper(self._worker_id, self._log(patience_s=2.0), self._introduction())
+        self._thread = threading.Thread(target=self._run, name="worker", daemon=True)
+
+    @property
+    def running(self) -> bool:
+        """Whether the thread is at work."""
+        return self._thread.is_alive()
+
+    def start(self) -> None:
+        """Begin."""
+        self._thread.start()
+
+    def wait(self, timeout_s: float) -> None:
+        """Give the thread time to end."""
+        self._thread.join(timeout_s)
+
+    def settle(self) -> None:
+        """After the thread ended or ran out of time: give the lease back if that is still to do, raise its fault."""
+        self._lease.stop()
+        if not self._left:
+            self._leave_for_it()
+        self._lock.close()
+        if self._fault is not None:
+            raise self._fault
+
+    def _run(self) -> None:
+        try:
+            self._join_and_work()
+        except BaseException as error:  # noqa: BLE001 - handed to the main thread, which reports it
+            self._fault = error
+
+    def _join_and_work(self) -> None:
+        log = self._log(patience_s=self._options.log_timeout_s)
+        joined = self._lease.join(log)
+        if joined["s"] != "OK":
+            self._left = True
+            return
+        from streamrunner.runner.engine import start_engine
+
+        engine = start_engine(self._job, self._options.data_dir / "cache", self._say_phase)
+        if self._stop.is_set():
+            return
+        self.phase = "reading the prompts"
+        worker = engine.worker(self._job, log, self._server.client(), self._lease, self._stop.is_set)
+        outcome = worker.run(joined)
+        engine.close()
+        self._finish(worker, outcome)
+
+    def _finish(self, worker: Worker, outcome: Outcome) -> None:
+        from streamrunner.runner.worker import Outcome
+
+        self.paused = outcome is Outcome.PAUSED
+        if outcome is not Outcome.ENDED:
+            worker.stop("paused" if self.paused else self._stop.reason)
+        self._left = True
+
+    def _leave_for_it(self) -> None:
+        from streamrunner.sinks.errors import SinkError
+
+        try:
+            self._lease.leave(self._log(patience_s=1.0), self._stop.reason or "stopped")
+        except (SinkError, RuntimeError):
+            return  # never joined, or no log to tell: the lease runs out by itself
+
+    def _say_phase(self, phase: str) -> None:
+        self.phase = phase
+        self._display.say(phase)
+
+    def _log(self, *, patience_s: float) -> JobLog:
+        return JobLog(
+            self._server, self._job.keys, self._worker_id, patience_s=patience_s,
+            should_stop=self._stop.is_set, on_wait=_Once(self._display.say),
+        )  # fmt: skip
+
+    def _introduction(self) -> dict[str, object]:
+        import socket
+
+        fingerprint = numerics_fingerprint(self._job.spec.engine)
+        return {"host": socket.gethostname(), "pid": os.getpid(), "fingerprint": fingerprint}
+
+
+class _Once:
+    """Says that the log is away once, not at every try."""
+
+    def __init__(self, say: object) -> None:
+        self._say = say
+        self._last = float("-inf")
+
+    def __call__(self, reason: str) -> None:
+        now = time.monotonic()
+        if now - self._last > 30.0 and callable(self._say):
+            self._say(f"the log does not answer ({reason}): waiting, nothing is lost")
+        self._last = now

@@ -1,0 +1,159 @@
+"""From engine steps to the log: one numbered flush carries the new tokens, the ended rows and the worker's own events.
+
+    StepOutput ──▶ text, stop strings ──▶ row in flight ──▶ pending ──(50 ms or 64 KB)──▶ sr_v1_flush ──▶ verdicts
+
+A flush is kept until its reply is known and sent again under the same number, so a lost reply doubles nothing.
+Owned by the worker thread; the engine never waits for it unless the bounded queue between them is full.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from streamrunner.runner.response import completed_payload, failed_payload
+from streamrunner.sinks.log import Flush, JobLog, Reply, Terminal
+from streamrunner.sinks.wire import StepDelta, encode_deltas
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from streamrunner.runner.flight import RowRun
+    from streamrunner.runner.job import JobContext
+    from streamrunner.runner.lease import LeaseKeeper
+
+FLUSH_BYTES = 64 * 1024
+# A token's share of a step entry on the wire, roughly: only decides when a flush is large enough.
+_BYTES_PER_TOKEN = 12
+_TRIM_EVERY = 64
+# Followers get this many entries to catch up before tokens of finished rows go.
+_TRIM_SLACK = 2_000
+
+
+class LeaseGone(Exception):
+    """The flush was refused because the lease is gone or the server lost its tail: join anew, then append again."""
+
+
+class Fenced(Exception):
+    """Another acquisition of this worker id exists, which cannot happen unless somebody copied its token."""
+
+
+@dataclass(slots=True)
+class Pending:
+    """What the next flush will carry."""
+
+    deltas: list[StepDelta] = field(default_factory=list)
+    events: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
+    terminals: list[Terminal] = field(default_factory=list)
+    num_bytes: int = 0
+
+    def __bool__(self) -> bool:
+        return bool(self.deltas or self.events or self.terminals)
+
+
+class LogWriter:
+    """Collects and flushes. `on_closed(range, row, verdict)` is told of every terminal the log answered for."""
+
+    def __init__(
+        self, job: JobContext, log: JobLog, lease: LeaseKeeper, on_closed: Callable[[str, int, Any], None]
+    ) -> None:
+        self._job = job
+        self._log = log
+        self._lease = lease
+        self._on_closed = on_closed
+        self._flush_s = job.spec.events.flush_ms / 1000
+        self._pending = Pending()
+        self._next_n = 1
+        self._last_flush = time.monotonic()
+        self._trims = job.spec.events.retention == "live"
+        self.open_rows: int | None = None
+
+    @property
+    def due(self) -> bool:
+        """Whether enough time or enough bytes have come together."""
+        if not self._pending:
+            return False
+        late = time.monotonic() - self._last_flush >= self._flush_s
+        return late or self._pending.num_bytes >= FLUSH_BYTES or bool(self._pending.terminals)
+
+    @property
+    def pending_rows(self) -> set[int]:
+        """Rows whose terminal is not in the log yet."""
+        return {terminal.row for terminal in self._pending.terminals}
+
+    def add_deltas(self, run: RowRun, deltas: list[StepDelta]) -> None:
+        """Append tokens of a row in flight."""
+        if run.first_n is None:
+            run.first_n = self._next_n
+        for delta in deltas:
+            self._pending.deltas.append(delta)
+            self._pending.num_bytes += len(delta.text) + _BYTES_PER_TOKEN * len(delta.token_ids)
+
+    def add_event(self, kind: str, data: dict[str, Any]) -> None:
+        """Append a `progress` or `notice`."""
+        self._pending.events.append((kind, data))
+
+    def complete(self, run: RowRun) -> None:
+        """End a row with its result."""
+        payload, usage = completed_payload(self._job, run)
+        data = {
+            **_row_fields(run.row.index, run.row.custom_id, run.attempt, run.range, run.claim),
+            "finish_reasons": [choice.finish_reason for choice in run.choices],
+            "usage": usage,
+        }
+        self._end(data, "request.completed", payload, usage)
+
+    def fail(self, row: int, custom_id: str, range_id: str, claim: int, error: dict[str, Any]) -> None:
+        """End a row with the reason why it has no result (`code`, `message`, `param`)."""
+        data = {**_row_fields(row, custom_id, 1, range_id, claim), "error": error}
+        self._end(data, "request.failed", failed_payload(error), {})
+
+    def _end(self, data: dict[str, Any], kind: str, payload: bytes, usage: dict[str, int]) -> None:
+        prompt, completion = usage.get("prompt_tokens", 0), usage.get("completion_tokens", 0)
+        terminal = Terminal(data["row"], data["range"], data["claim"], kind, data, payload, prompt, completion)
+        self._pending.terminals.append(terminal)
+        self._pending.num_bytes += len(payload)
+
+    def flush(self, in_flight: list[RowRun]) -> None:
+        """Send what is pending. Raises LeaseGone (nothing was lost: call `rejoined`, append again), Fenced."""
+        if not self._pending:
+            return
+        pending = self._pending
+        steps = encode_deltas(pending.deltas) if pending.deltas else b""
+        flush = Flush(self._next_n, steps, self._trim_point(in_flight), pending.events, pending.terminals)
+        reply = self._log.flush(self._lease.lease, flush)
+        self._lease.observe(reply)
+        self._last_flush = time.monotonic()
+        if reply["s"] in ("EXPIRED", "GAP"):
+            raise LeaseGone(reply["s"])
+        if reply["s"] not in ("OK", "DUP"):
+            raise Fenced(reply["s"])
+        self._pending = Pending()
+        self._next_n += 1
+        self._settle(pending.terminals, reply)
+
+    def rejoined(self, still_mine: Callable[[str, int], bool]) -> None:
+        """Start the numbers of a new epoch; keep only terminals of ranges (id, claim) that are still this worker's."""
+        self._next_n = 1
+        self._pending.deltas.clear()
+        self._pending.terminals = [one for one in self._pending.terminals if still_mine(one.range, one.claim)]
+
+    def _settle(self, terminals: list[Terminal], reply: Reply) -> None:
+        verdicts = reply.get("t") or []
+        for terminal, verdict in zip(terminals, verdicts, strict=False):
+            self._on_closed(terminal.range, terminal.row, verdict)
+        if "open" in reply:
+            self.open_rows = int(reply["open"])
+
+    def _trim_point(self, in_flight: list[RowRun]) -> str:
+        """Under `live` retention, the step id below which no row in flight has tokens."""
+        if not self._trims or self._next_n % _TRIM_EVERY:
+            return ""
+        needed = min((run.first_n for run in in_flight if run.first_n is not None), default=self._next_n)
+        keep_from = min(needed, self._next_n - _TRIM_SLACK)
+        return f"{self._lease.lease.epoch}-{keep_from}" if keep_from > 1 else ""
+
+
+def _row_fields(row: int, custom_id: str, attempt: int, range_id: str, claim: int) -> dict[str, Any]:
+    return {"row": row, "custom_id": custom_id, "attempt": attempt, "range": range_id, "claim": claim}
