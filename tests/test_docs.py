@@ -10,13 +10,15 @@ import re
 import shlex
 import subprocess
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, get_args
 
 import pytest
 import yaml
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+
+    from pydantic import BaseModel
 
 ROOT = Path(__file__).resolve().parents[1]
 _FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
@@ -146,12 +148,10 @@ def test_the_log_page_names_every_event_and_every_key() -> None:
     from streamrunner.sinks.events import EVENT_MODELS
     from streamrunner.sinks.keys import JobKeys
 
-    names = first_column("docs/log.md")
-    assert set(EVENT_MODELS) <= set(names)
+    names = {name.replace("<worker>", "w") for name in first_column("docs/log.md")}
     keys = JobKeys("J")
-    assert {*keys.all, keys.lease("<worker>".strip("<>")), keys.steps("worker")} <= {
-        name.replace("<worker>", "worker") for name in names
-    }
+    assert set(EVENT_MODELS) <= names
+    assert {keys.log, keys.res, keys.work, keys.claims, keys.done, keys.meta, keys.lease("w"), keys.steps("w")} <= names
 
 
 def test_the_exit_code_page_lists_the_codes_of_the_code() -> None:
@@ -166,3 +166,30 @@ def test_every_decision_is_listed() -> None:
     folder = ROOT / "docs" / "decisions"
     index = (folder / "README.md").read_text()
     assert [path.name for path in folder.glob("0*.md") if path.name not in index] == []
+
+
+def keys_of(model: type[BaseModel], prefix: str = "") -> Iterator[str]:
+    """The dotted names that a job file may use, from the models that check it."""
+    for name, field in model.model_fields.items():
+        inner = [part for part in (field.annotation, *get_args(field.annotation)) if hasattr(part, "model_fields")]
+        if inner:
+            yield from keys_of(inner[0], f"{prefix}{field.alias or name}.")
+        else:
+            yield f"{prefix}{field.alias or name}"
+
+
+def test_the_job_page_lists_the_keys_of_the_code() -> None:
+    from streamrunner.runner.spec import JobSpec
+
+    assert sorted(first_column("docs/job-yaml.md")) == sorted(keys_of(JobSpec))
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/job-yaml.md"])
+def test_every_job_file_that_a_page_shows_is_accepted(page: str, tmp_path: Path) -> None:
+    from streamrunner.runner.spec import load_spec
+
+    (tmp_path / "requests.jsonl").touch()
+    for language, block in _FENCE.findall((ROOT / page).read_text()):
+        if language == "yaml":
+            (tmp_path / "job.yaml").write_text(block)
+            assert load_spec(tmp_path / "job.yaml").name
