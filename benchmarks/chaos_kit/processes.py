@@ -48,7 +48,8 @@ def connect(pin: Path) -> redis.Redis | None:
     from redis.retry import Retry
 
     try:
-        path = json.loads(pin.read_text())["socket"]
+        # Relative to the pin, or absolute where that would be too long for a socket.
+        path = str(pin.parent / json.loads(pin.read_text())["socket"])
         client = redis.Redis(
             unix_socket_path=path, protocol=2, decode_responses=True, socket_timeout=5, retry=Retry(NoBackoff(), 0)
         )

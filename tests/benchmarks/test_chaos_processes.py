@@ -7,7 +7,8 @@ import sys
 from typing import TYPE_CHECKING
 
 from chaos_kit.driver import SideFile
-from chaos_kit.processes import connect, kill_hard, left_behind
+from chaos_kit.processes import connect, kill_hard, left_behind, server_pid
+from streamrunner.sinks.server import open_server
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -53,6 +54,16 @@ def test_there_is_no_connection_before_there_is_a_server(tmp_path: Path) -> None
     assert connect(tmp_path / "server.json") is None
     (tmp_path / "server.json").write_text('{"socket": "/nowhere/s"}')
     assert connect(tmp_path / "server.json") is None
+
+
+def test_the_private_server_is_found_and_gone_after_its_last_client(tmp_path: Path) -> None:
+    server = open_server(None, tmp_path)
+    client = connect(tmp_path / "server" / "server.json")
+    assert client is not None
+    pid = server_pid(client)
+    assert any(line.startswith(f"pid {pid}:") for line in left_behind(tmp_path, 0))
+    server.close()
+    assert left_behind(tmp_path, 10) == []
 
 
 def test_side_file_lines_are_dated_from_below_and_read_whole(tmp_path: Path) -> None:
