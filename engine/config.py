@@ -1,0 +1,52 @@
+"""What a user may set about the engine; names and defaults are vLLM's where it has them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from streamrunner.engine.errors import EngineError
+
+# A CPU prefills some hundred tokens a second: a small budget brings the first tokens of a job early.
+_CPU_BATCHED_TOKENS = 512
+
+
+@dataclass(frozen=True, kw_only=True)
+class EngineConfig:
+    """Sizes and limits of one engine. Raises EngineError (`invalid_config`).
+
+    max_num_batched_tokens: tokens computed in one step; None is the device's default (CPU 512).
+    kv_cache_memory_bytes: memory of the paged cache. block_size: tokens a page.
+    deterministic: "auto" and True are the same on CPU, where it costs nothing measurable; False is not offered there.
+    """
+
+    device: str = "auto"
+    dtype: Literal["auto", "float32", "bfloat16"] = "auto"
+    max_model_len: int | None = None
+    max_num_seqs: int = 256
+    max_num_batched_tokens: int | None = None
+    kv_cache_memory_bytes: int = 2 << 30
+    block_size: int = 32
+    enable_prefix_caching: bool = True
+    deterministic: bool | Literal["auto"] = "auto"
+
+    def __post_init__(self) -> None:
+        if self.device not in ("auto", "cpu"):
+            raise EngineError(
+                "invalid_config", f"device {self.device!r} is not supported yet: use auto or cpu", "device"
+            )
+        if self.deterministic is False:
+            raise EngineError("invalid_config", "on CPU the engine is always deterministic: drop it", "deterministic")
+        for name in ("max_num_seqs", "max_num_batched_tokens", "max_model_len", "kv_cache_memory_bytes", "block_size"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise EngineError("invalid_config", f"{name} is {value}, it must be at least 1", name)
+        if self.block_size % 8:
+            raise EngineError(
+                "invalid_config", f"block_size is {self.block_size}, it must be a multiple of 8", "block_size"
+            )
+
+    @property
+    def batched_tokens(self) -> int:
+        """The token budget of a step; never below what one decode step of all sequences needs."""
+        return max(self.max_num_batched_tokens or _CPU_BATCHED_TOKENS, self.max_num_seqs)

@@ -1,0 +1,217 @@
+"""The engine: requests in, one immutable StepOutput per step out. Knows token ids only; text is made elsewhere.
+
+    add_request ──▶ waiting ──▶ running ──(schedule, pack, forward, sample)──▶ StepOutput
+
+Single-threaded; `EngineLoop` gives it a thread.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from typing import TYPE_CHECKING
+
+import torch
+
+from streamrunner.engine.batch import pack
+from streamrunner.engine.block_pool import BlockPool
+from streamrunner.engine.errors import EngineError
+from streamrunner.engine.scheduler import Chunk, Scheduler
+from streamrunner.engine.sequence import Sequence
+from streamrunner.engine.step import RequestStep, StepOutput, TokenLogprob
+from streamrunner.kernels.sampling import NO_TOKEN, TopLogprobs, sample
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence as Tokens
+
+    from streamrunner.engine.config import EngineConfig
+    from streamrunner.engine.models.llama import LlamaModel
+    from streamrunner.engine.params import SamplingParams
+
+_BYTES_PER_VALUE = 4
+
+
+class EngineCore:
+    """Runs sequences through one model by continuous batching over a paged cache.
+
+    eos_token_ids: tokens that end a sequence unless its params ignore them.
+    Raises EngineError (`kv_cache_too_small`) if not one sequence of max_model_len tokens fits the cache.
+    """
+
+    def __init__(self, model: LlamaModel, config: EngineConfig, eos_token_ids: Tokens[int] = ()) -> None:
+        self._model = model
+        self._block_size = config.block_size
+        self._eos = frozenset(eos_token_ids)
+        self.max_model_len = min(config.max_model_len or model.config.max_position, model.config.max_position)
+        num_blocks = self._num_blocks(config.kv_cache_memory_bytes)
+        self._pool = BlockPool(num_blocks)
+        self._cache = model.new_cache(num_blocks, self._block_size)
+        self._scheduler = Scheduler(
+            self._pool,
+            block_size=self._block_size,
+            max_num_seqs=config.max_num_seqs,
+            max_num_batched_tokens=config.batched_tokens,
+            prefix_caching=config.enable_prefix_caching,
+        )
+        self._live: dict[str, Sequence] = {}
+        self._finished_early: list[RequestStep] = []
+
+    def add_request(
+        self,
+        request_id: str,
+        prompt_token_ids: Tokens[int],
+        params: SamplingParams,
+        *,
+        choice: int = 0,
+        generated: Tokens[int] = (),
+    ) -> None:
+        """Queue one sequence; `generated` are tokens it already has, and it goes on behind them.
+
+        Raises EngineError: context_length_exceeded, kv_cache_too_small, duplicate_request, empty_prompt.
+        """
+        self._check(request_id, prompt_token_ids)
+        room = self.max_model_len - len(prompt_token_ids)
+        max_tokens = room if params.max_tokens is None else min(params.max_tokens, room)
+        if len(generated) >= max_tokens:
+            self._finished_early.append(RequestStep(request_id, (), None, "length", None, None))
+            return
+        sequence = Sequence(
+            request_id=request_id,
+            token_ids=[*prompt_token_ids, *generated],
+            num_prompt=len(prompt_token_ids),
+            params=params,
+            seed=params.seed if params.seed is not None else secrets.randbits(63),
+            choice=choice,
+            max_tokens=max_tokens,
+        )
+        self._live[request_id] = sequence
+        self._scheduler.add(sequence)
+
+    def abort(self, request_id: str) -> None:
+        """Drop a sequence; unknown and finished ones are no error (an abort may cross a finish)."""
+        sequence = self._live.pop(request_id, None)
+        if sequence is not None:
+            self._scheduler.remove(sequence)
+
+    def has_unfinished(self) -> bool:
+        """Whether `step` has anything to do."""
+        return bool(self._live or self._finished_early)
+
+    @torch.inference_mode()
+    def step(self) -> StepOutput:
+        """Compute one batch: at most the token budget, one new token for every sequence that is ready for it."""
+        began = time.perf_counter()
+        outputs, self._finished_early = self._finished_early, []
+        chunks = self._scheduler.schedule()
+        if chunks:
+            outputs += self._compute(chunks)
+        prompt_tokens = sum(_num_prompt_tokens(chunk) for chunk in chunks)
+        return StepOutput(
+            outputs=tuple(outputs),
+            num_running=len(self._scheduler.running),
+            num_waiting=len(self._scheduler.waiting),
+            num_batched_tokens=sum(chunk.count for chunk in chunks),
+            num_prompt_tokens=prompt_tokens,
+            num_cached_tokens=sum(
+                chunk.sequence.num_cached for chunk in chunks if chunk.start == chunk.sequence.num_cached
+            ),
+            kv_cache_usage=1 - self._pool.num_free / self._pool.num_blocks,
+            num_preemptions=self._scheduler.num_preemptions,
+            step_ms=(time.perf_counter() - began) * 1e3,
+        )
+
+    def _compute(self, chunks: list[Chunk]) -> list[RequestStep]:
+        logits = self._model.forward(pack(chunks, self._block_size), self._cache)
+        sequences = [chunk.sequence for chunk in chunks if chunk.samples]
+        if not sequences:
+            return []
+        self._forbid_early_stops(logits, sequences)
+        return self._take(sequences, logits, _sample(logits, sequences))
+
+    def _forbid_early_stops(self, logits: torch.Tensor, sequences: list[Sequence]) -> None:
+        for row, sequence in enumerate(sequences):
+            if sequence.num_output < sequence.params.min_tokens:
+                logits[row, [*self._eos, *sequence.params.stop_token_ids]] = float("-inf")
+
+    def _take(self, sequences: list[Sequence], logits: torch.Tensor, tokens: list[int]) -> list[RequestStep]:
+        logprobs = TopLogprobs(logits) if any(one.params.logprobs is not None for one in sequences) else None
+        outputs: list[RequestStep] = []
+        for row, (sequence, token) in enumerate(zip(sequences, tokens, strict=True)):
+            if token == NO_TOKEN:
+                outputs.append(self._fail(sequence))
+                continue
+            sequence.token_ids.append(token)
+            reason, stop_token = self._finish(sequence, token)
+            wanted = None if logprobs is None else _logprobs_of(logprobs, row, token, sequence.params.logprobs)
+            if reason is not None:
+                self.abort(sequence.request_id)
+            outputs.append(RequestStep(sequence.request_id, (token,), wanted, reason, stop_token, None))
+        return outputs
+
+    def _finish(self, sequence: Sequence, token: int) -> tuple[str | None, int | None]:
+        params = sequence.params
+        if token in params.stop_token_ids:
+            return "stop", token
+        if token in self._eos and not params.ignore_eos:
+            return "stop", None
+        return ("length", None) if sequence.num_output >= sequence.max_tokens else (None, None)
+
+    def _fail(self, sequence: Sequence) -> RequestStep:
+        self.abort(sequence.request_id)
+        where = f"after {sequence.num_output} output tokens"
+        error = EngineError(
+            "nan_logits", f"the model gave no finite logits {where}: its weights or dtype overflow here"
+        )
+        return RequestStep(sequence.request_id, (), None, "error", None, error)
+
+    def _check(self, request_id: str, prompt_token_ids: Tokens[int]) -> None:
+        if request_id in self._live:
+            raise EngineError("duplicate_request", f"a request {request_id!r} is running already")
+        if not prompt_token_ids:
+            raise EngineError("empty_prompt", "the prompt has no tokens: give it at least one character")
+        length = len(prompt_token_ids)
+        if length >= self.max_model_len:
+            raise EngineError(
+                "context_length_exceeded",
+                f"the prompt has {length} tokens and leaves no room for output: the limit is {self.max_model_len} "
+                "(max_model_len) with at least one output token; shorten the prompt or raise the limit",
+            )
+
+    def _num_blocks(self, memory_bytes: int) -> int:
+        shape = self._model.config
+        per_token = 2 * shape.num_layers * shape.num_kv_heads * shape.head_dim * _BYTES_PER_VALUE
+        num_blocks = memory_bytes // (per_token * self._block_size)
+        needed = -(-self.max_model_len // self._block_size)
+        if num_blocks < needed:
+            raise EngineError(
+                "kv_cache_too_small",
+                f"{memory_bytes >> 20} MiB of KV cache hold {num_blocks * self._block_size} tokens, fewer than one "
+                f"sequence of {self.max_model_len} (max_model_len): raise kv_cache_memory to "
+                f"{(needed * per_token * self._block_size >> 20) + 1} MiB or lower max_model_len",
+                "kv_cache_memory",
+            )
+        return num_blocks
+
+
+def _num_prompt_tokens(chunk: Chunk) -> int:
+    return max(min(chunk.start + chunk.count, chunk.sequence.num_prompt) - chunk.start, 0)
+
+
+def _sample(logits: torch.Tensor, sequences: list[Sequence]) -> list[int]:
+    settings = [
+        (one.params.temperature, max(one.params.top_k, 0), one.params.top_p, one.params.min_p) for one in sequences
+    ]
+    keys = [(one.seed, one.choice, len(one.token_ids)) for one in sequences]
+    tokens: list[int] = sample(logits, torch.tensor(settings, dtype=torch.float32), torch.tensor(keys)).tolist()
+    return tokens
+
+
+def _logprobs_of(
+    logprobs: TopLogprobs, row: int, token: int, count: int | None
+) -> tuple[tuple[TokenLogprob, ...], ...] | None:
+    if count is None:
+        return None
+    value, rank = logprobs.at(row, token)
+    top = logprobs.top(row, count) if count else []
+    ranked = (TokenLogprob(one, logprob, place) for place, (one, logprob) in enumerate(top, 1))
+    return ((TokenLogprob(token, value, rank), *ranked),)

@@ -1,0 +1,81 @@
+"""Linear layers whose rows do not depend on how many rows there are.
+
+oneDNN re-packs plain weights at every call, so they are packed once. How the sum over the inputs is cut can depend on
+the number of rows; measured: float32 with packed weights (AVX2) gives a row the same bits for 1 to 512 rows, bf16 on
+AMX only in calls of 64 to 192 rows. So each weight is tried when it is loaded, and calls are padded and cut to row
+counts that agree.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+
+Tensor = torch.Tensor
+
+_PROBES = (1, 2, 3, 5, 8, 16, 17, 33, 64, 65, 130)
+_LARGEST_CALL = 512
+
+
+class RowRule(NamedTuple):
+    """Row counts that give equal bits: multiples of `multiple`, at most `largest` a call."""
+
+    multiple: int
+    largest: int
+
+
+# From the cheapest to the strictest; the last one is DESIGN's rule for bf16 on AMX.
+_RULES = (RowRule(1, _LARGEST_CALL), RowRule(4, _LARGEST_CALL), RowRule(16, _LARGEST_CALL), RowRule(64, 192))
+
+
+class PackedLinear:
+    """`x @ weight.T + bias` with packed weights, bit-equal per row whatever the number of rows.
+
+    weight: [out, in] float32 or bfloat16, not kept · bias: [out] or None
+    rule: what was found for a weight of the same shape and dtype, to save the trial
+    Raises RuntimeError where no row counts agree.
+    """
+
+    def __init__(self, weight: Tensor, bias: Tensor | None = None, rule: RowRule | None = None) -> None:
+        self.out_features, self.in_features = weight.shape
+        self.dtype = weight.dtype
+        self._packed = torch.ops.mkldnn._reorder_linear_weight(weight.contiguous(), None)
+        self._bias = bias
+        self.rule = rule or self._find_rule()
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """x: [R, in] float32. Returns [R, out] float32; bf16 weights round their input and output to bf16."""
+        parts = [self._call_rows(part) for part in x.to(self.dtype).split(self.rule.largest)]
+        return (parts[0] if len(parts) == 1 else torch.cat(parts)).to(x.dtype)
+
+    def _call_rows(self, x: Tensor) -> Tensor:
+        rows = x.shape[0]
+        missing = -rows % self.rule.multiple
+        if missing:
+            x = torch.cat((x, x.new_zeros((missing, self.in_features))))
+        return self._multiply(x)[:rows]
+
+    def _multiply(self, x: Tensor) -> Tensor:
+        result: Tensor = torch.ops.mkldnn._linear_pointwise(x, self._packed, self._bias, "none", [], "")
+        return result
+
+    def _find_rule(self) -> RowRule:
+        generator = torch.Generator().manual_seed(0)
+        rows = torch.randn(max(_PROBES), self.in_features, generator=generator).to(self.dtype)
+        for self.rule in _RULES:
+            if self._agrees(rows):
+                return self.rule
+        raise RuntimeError(
+            f"a linear layer of {self.out_features} x {self.in_features} ({self.dtype}) gives a row other bits in every "
+            "batch on this CPU: run it in float32 (engine.dtype)"
+        )
+
+    def _agrees(self, rows: Tensor) -> bool:
+        reference = self._call_rows(rows[:64])
+        for count in _PROBES:
+            shifted = self(rows[:count]).to(self.dtype)
+            same = min(count, 64)
+            if not torch.equal(shifted[:same], reference[:same]):
+                return False
+        return True
