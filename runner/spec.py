@@ -1,0 +1,192 @@
+"""`job.yaml`: what a user may write, checked before anything else happens. Every key here is implemented.
+
+The ranges of sampling and engine settings are the engine's own: its classes are built from them here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic_core import PydanticCustomError
+
+from streamrunner.engine.config import EngineConfig
+from streamrunner.engine.errors import EngineError
+from streamrunner.engine.params import SamplingParams
+from streamrunner.runner.errors import RunnerError
+from streamrunner.runner.spec_problems import describe_problems
+from streamrunner.runner.template import check_template
+from streamrunner.runner.units import parse_bytes, parse_seconds
+from streamrunner.runner.yaml_file import read_yaml
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+MAX_NAME = 128
+
+
+def _one_or_many(value: Any) -> Any:
+    return (value,) if isinstance(value, str) else value
+
+
+def _to_bytes(value: Any) -> Any:
+    return parse_bytes(value) if isinstance(value, str) else value
+
+
+def _duration(value: str) -> str:
+    if parse_seconds(value) <= 0:
+        raise ValueError("it must be longer than nothing")
+    return value
+
+
+def _name(value: str) -> str:
+    if value == "last" or "/" in value or not value.isprintable() or value != value.strip() or value.startswith("."):
+        raise ValueError("give it a plain name: printable, no slash, not beginning with a dot, and not `last`")
+    return value
+
+
+# Lax mode would take "0.7" for 0.7 and true for 1: a typo should be told, not guessed.
+Int = Annotated[int, Field(strict=True)]
+Float = Annotated[float, Field(strict=True, allow_inf_nan=False)]
+Bool = Annotated[bool, Field(strict=True)]
+Text = Annotated[str, Field(min_length=1)]
+
+
+class Section(BaseModel):
+    """A part of the file: immutable, no unknown keys."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class InputSpec(Section):
+    """A file of rows. prompt: a template over a row's columns that makes its prompt."""
+
+    path: Text
+    format: Literal["auto", "openai", "jsonl"] = "auto"
+    prompt: Annotated[str, AfterValidator(check_template)] | None = None
+    on_invalid: Literal["fail_row", "fail_job"] = "fail_row"
+
+
+class SamplingSpec(Section):
+    """What rows do not say themselves; names, ranges and defaults are the engine's."""
+
+    n: Int = 1
+    temperature: Float = 1.0
+    top_p: Float = 1.0
+    top_k: Int = 0
+    min_p: Float = 0.0
+    max_tokens: Int = 16
+    min_tokens: Int = 0
+    stop: Annotated[tuple[str, ...], BeforeValidator(_one_or_many)] = ()
+    stop_token_ids: tuple[Int, ...] = ()
+    include_stop_str_in_output: Bool = False
+    ignore_eos: Bool = False
+    seed: Int | None = None
+    logprobs: Int | None = None
+
+    @model_validator(mode="after")
+    def _check_ranges(self) -> SamplingSpec:
+        try:
+            SamplingParams(**dict(self))
+        except EngineError as error:
+            raise _problem("sampling", error) from error
+        return self
+
+
+class EngineSpec(Section):
+    """How to run the model. kv_cache_memory: bytes, written `2GiB`."""
+
+    device: Text = "auto"
+    dtype: Literal["auto", "float32", "bfloat16"] = "auto"
+    max_model_len: Int | None = None
+    max_num_seqs: Int = 256
+    max_num_batched_tokens: Int | None = None
+    kv_cache_memory: Annotated[Int, BeforeValidator(_to_bytes)] = 2 << 30
+    enable_prefix_caching: Bool = True
+    deterministic: Bool | Literal["auto"] = "auto"
+
+    @model_validator(mode="after")
+    def _check_ranges(self) -> EngineSpec:
+        values = dict(self)
+        values["kv_cache_memory_bytes"] = values.pop("kv_cache_memory")
+        known = {field.name for field in fields(EngineConfig)}
+        try:
+            EngineConfig(**{name: value for name, value in values.items() if name in known})
+        except EngineError as error:
+            raise _problem("engine", error) from error
+        return self
+
+
+class EventsSpec(Section):
+    """How the log is written. flush_ms: how long tokens are gathered."""
+
+    flush_ms: Annotated[Int, Field(ge=1, le=10_000)] = 50
+    progress_interval: Annotated[str, AfterValidator(_duration)] = "1s"
+    retention: Literal["live", "full"] = "live"
+
+    @property
+    def progress_interval_s(self) -> float:
+        """Seconds between two `progress` events."""
+        return parse_seconds(self.progress_interval)
+
+
+class OutputSpec(Section):
+    """One file of results. path: relative to the job file."""
+
+    type: Literal["jsonl"] = "jsonl"
+    path: Text
+
+
+class JobSpec(Section):
+    """A whole job file. Its rows are in a file (`input`) or in place (`requests`)."""
+
+    name: Annotated[str, Field(min_length=1, max_length=MAX_NAME), AfterValidator(_name)]
+    model: Text
+    task: Literal["chat", "completion"] | None = None
+    input: InputSpec | None = None
+    requests: tuple[dict[str, Any], ...] | None = None
+    sampling: SamplingSpec = SamplingSpec()
+    engine: EngineSpec = EngineSpec()
+    events: EventsSpec = EventsSpec()
+    outputs: tuple[OutputSpec, ...] = ()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _default_output(cls, data: Any) -> Any:
+        if isinstance(data, dict) and "outputs" not in data and isinstance(data.get("name"), str):
+            return {**data, "outputs": [{"type": "jsonl", "path": f"out/{data['name']}.jsonl"}]}
+        return data
+
+    @model_validator(mode="after")
+    def _check_sources_and_outputs(self) -> JobSpec:
+        if (self.input is None) == (self.requests is None):
+            raise PydanticCustomError(
+                "rows", "give the rows once: `input: {{path: rows.jsonl}}` for a file, or `requests: [...]` in place"
+            )
+        paths = [output.path for output in self.outputs]
+        if len(set(paths)) < len(paths):
+            raise PydanticCustomError("outputs", "two `outputs` have the same path: give each its own file")
+        return self
+
+
+def load_spec(path: Path) -> JobSpec:
+    """Read and check a job file; `name` defaults to the file's.
+
+    Raises RunnerError (`unknown_key`, `invalid_spec`, and those of `read_yaml`), one sentence a problem.
+    """
+    data = read_yaml(path)
+    data.setdefault("name", path.stem)
+    try:
+        return JobSpec.model_validate(data)
+    except ValidationError as error:
+        code, sentences = describe_problems(error, JobSpec)
+        raise RunnerError(code, f"{path.name}: {'; '.join(sentences)}") from error
+
+
+def _problem(section: str, error: EngineError) -> PydanticCustomError:
+    names = {"kv_cache_memory_bytes": "kv_cache_memory"}
+    message = error.message
+    for theirs, ours in names.items():
+        message = message.replace(theirs, ours)
+    return PydanticCustomError("engine_refuses", "{text}", {"text": f"{section}: {message}"})
