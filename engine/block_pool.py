@@ -3,8 +3,8 @@
     free list (least recently used first)          held (reference count > 0)
     [ 7 ][ 3* ][ 12* ]                             [ 1 ][ 4* ][ 9 ]          * known by its hash
 
-A full page is named by the hash of its tokens and of all before them. A freed page keeps its name until it is handed out
-for something else, so the free list is the cache: `find` may take a page back from its middle.
+A full page is named by the hash of its tokens and of all before them. A freed page keeps its name until it is handed
+out for something else, so the free list is the cache: `find` may take a page back from its middle.
 
     held + free = num_blocks                                                      (checked by `check`)
 """

@@ -1,8 +1,8 @@
 """Who computes how many tokens in the next step.
 
-Running sequences first, in order of arrival; what is left of the token budget goes to waiting ones, long prompts in chunks. When
-pages run out, the youngest running sequence gives its pages back and is recomputed later (same tokens, same noise, so
-the same output). No phases: a decode is a sequence with one pending token.
+Running sequences first, in order of arrival; what is left of the token budget goes to waiting ones, long prompts in
+chunks. When pages run out, the youngest running sequence gives its pages back and is recomputed later (same tokens,
+same noise, so the same output). No phases: a decode is a sequence with one pending token.
 """
 
 from __future__ import annotations
@@ -111,7 +111,9 @@ class Scheduler:
         sequence.num_computed = sequence.num_cached = len(sequence.blocks) * self._block_size
 
     def _cover(self, sequence: Sequence, count: int) -> bool:
-        """Make room for `count` more tokens; False if a sequence was preempted for it and all must be looked at again."""
+        """Make room for `count` more tokens; False if a sequence was preempted for it and all must be looked at
+        again.
+        """
         if self._allocate(sequence, count):
             return True
         self._preempt(self.running[-1])

@@ -40,7 +40,8 @@ class PackedLinear:
     def __init__(self, weight: Tensor, bias: Tensor | None = None, rule: RowRule | None = None) -> None:
         self.out_features, self.in_features = weight.shape
         self.dtype = weight.dtype
-        self._packed = torch.ops.mkldnn._reorder_linear_weight(weight.contiguous(), None)
+        pack = torch.ops.mkldnn._reorder_linear_weight  # noqa: SLF001 - torch has no public name for it
+        self._packed = pack(weight.contiguous(), None)
         self._bias = bias
         self.rule = rule or self._find_rule()
 
@@ -57,7 +58,8 @@ class PackedLinear:
         return self._multiply(x)[:rows]
 
     def _multiply(self, x: Tensor) -> Tensor:
-        result: Tensor = torch.ops.mkldnn._linear_pointwise(x, self._packed, self._bias, "none", [], "")
+        multiply = torch.ops.mkldnn._linear_pointwise  # noqa: SLF001
+        result: Tensor = multiply(x, self._packed, self._bias, "none", [], "")
         return result
 
     def _find_rule(self) -> RowRule:
@@ -67,14 +69,14 @@ class PackedLinear:
             if self._agrees(rows):
                 return self.rule
         raise RuntimeError(
-            f"a linear layer of {self.out_features} x {self.in_features} ({self.dtype}) gives a row other bits in every "
-            "batch on this CPU: run it in float32 (engine.dtype)"
+            f"a linear layer of {self.out_features} x {self.in_features} ({self.dtype}) gives a row other bits in every
+            " "batch on this CPU: run it in float32 (engine.dtype)"
         )
 
     def _agrees(self, rows: Tensor) -> bool:
         reference = self._call_rows(rows[:64])
         for count in _PROBES:
-            shifted = self(rows[:count]).to(self.dtype)
+            shifted = self(rows[:count])
             same = min(count, 64)
             if not torch.equal(shifted[:same], reference[:same]):
                 return False

@@ -2,9 +2,9 @@
 
     token = argmax over kept tokens of  logit / temperature + g(seed, choice, position, token)        (Gumbel-max)
 
-g = -log(-log(u)), u a 32-bit counter hash. Filters (top-k, then top-p, then min-p) only lower the set of kept tokens, so they
-never change anybody's noise; ties go to the lowest index. No token can win that lies more than the largest possible
-g below the best so far, so almost none is hashed: the pass over the vocabulary is a comparison.
+g = -log(-log(u)), u a 32-bit counter hash. Filters (top-k, then top-p, then min-p) only lower the set of kept tokens,
+so they never change anybody's noise; ties go to the lowest index. No token can win that lies more than the largest
+possible g below the best so far, so almost none is hashed: the pass over the vocabulary is a comparison.
 """
 
 from __future__ import annotations

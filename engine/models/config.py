@@ -72,9 +72,9 @@ def _check_supported(raw: dict[str, Any]) -> None:
         raise _unsupported(f"model_type {kind!r}; supported are {', '.join(sorted(_FAMILIES))}")
     if raw.get("hidden_act", "silu") != "silu":
         raise _unsupported(f"hidden_act {raw['hidden_act']!r}")
-    if raw.get("sliding_window") and raw.get("use_sliding_window", kind == "mistral"):
-        if raw["sliding_window"] < raw["max_position_embeddings"]:
-            raise _unsupported(f"a sliding window of {raw['sliding_window']} tokens")
+    window = raw.get("sliding_window") if raw.get("use_sliding_window", kind == "mistral") else None
+    if window and window < raw["max_position_embeddings"]:
+        raise _unsupported(f"a sliding window of {window} tokens")
     if raw.get("quantization_config"):
         raise _unsupported("quantised safetensors; use the GGUF file or the unquantised model")
 
