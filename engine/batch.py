@@ -32,7 +32,7 @@ class PackedBatch(NamedTuple):
 
 def pack(chunks: list[Chunk], block_size: int) -> PackedBatch:
     """Lay the chunks one after the other."""
-    num_tokens = sum(chunk.count for chunk in chunks)
+    num_tokens = sum(chunk.num_tokens for chunk in chunks)
     token_ids = np.empty(num_tokens, np.int64)
     positions = np.empty(num_tokens, np.int64)
     slots = np.empty(num_tokens, np.int64)

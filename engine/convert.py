@@ -119,8 +119,9 @@ def _from_hub(name: str) -> Path:
         reason = str(error).strip().split("\n")[0][:200]
         raise EngineError(
             "model_not_found",
-            f"model {name!r} is no folder, no .gguf file and no packaged model ({known}), and the hub does not give it:
-            {reason}", "model",
+            f"model {name!r} is no folder, no .gguf file and no packaged model ({known}), "
+            f"and the hub does not give it: {reason}",
+            "model",
         ) from error
 
 
@@ -223,15 +224,15 @@ def _smallest_exact_dtype(weights: Any) -> Any:
 def _quiet_transformers() -> Iterator[None]:
     # Read when tqdm is first imported, which is now: the GGUF reader draws a bar without asking anybody.
     os.environ.setdefault("TQDM_DISABLE", "1")
-    import transformers
+    from transformers.utils import logging
 
-    level = transformers.logging.get_verbosity()
-    shows_progress = transformers.logging.is_progress_bar_enabled()
-    transformers.logging.set_verbosity_error()
-    transformers.logging.disable_progress_bar()
+    quiet: Any = logging
+    level, shows_progress = quiet.get_verbosity(), quiet.is_progress_bar_enabled()
+    quiet.set_verbosity_error()
+    quiet.disable_progress_bar()
     try:
         yield
     finally:
-        transformers.logging.set_verbosity(level)
+        quiet.set_verbosity(level)
         if shows_progress:
-            transformers.logging.enable_progress_bar()
+            quiet.enable_progress_bar()

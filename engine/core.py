@@ -110,7 +110,7 @@ class EngineCore:
             outputs=tuple(outputs),
             num_running=len(self._scheduler.running),
             num_waiting=len(self._scheduler.waiting),
-            num_batched_tokens=sum(chunk.count for chunk in chunks),
+            num_batched_tokens=sum(chunk.num_tokens for chunk in chunks),
             num_prompt_tokens=prompt_tokens,
             num_cached_tokens=sum(
                 chunk.sequence.num_cached for chunk in chunks if chunk.start == chunk.sequence.num_cached
@@ -194,7 +194,7 @@ class EngineCore:
 
 
 def _num_prompt_tokens(chunk: Chunk) -> int:
-    return max(min(chunk.start + chunk.count, chunk.sequence.num_prompt) - chunk.start, 0)
+    return max(min(chunk.start + chunk.num_tokens, chunk.sequence.num_prompt) - chunk.start, 0)
 
 
 def _sample(logits: torch.Tensor, sequences: list[Sequence]) -> list[int]:

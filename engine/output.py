@@ -129,7 +129,7 @@ class _SequenceText:
             return "stop", token_id
         if token_id in self._eos and may_stop:
             return "stop", None
-        match = self._grow(self._detokenizer.add(token_id)) if may_stop else self._grow_silently(token_id)
+        match = self._grow(self._detokenizer.add(token_id), may_stop=may_stop)
         if match is not None:
             self._cut(match)
             return "stop", match.stop
@@ -138,20 +138,19 @@ class _SequenceText:
 
     def _close(self, why: int | str | None) -> int | str | None:
         """The last, undecided character; it may complete a stop string."""
-        match = self._grow(self._detokenizer.flush())
+        match = self._grow(self._detokenizer.flush(), may_stop=True)
         if match is None:
             return why
         self._cut(match)
         return match.stop
 
-    def _grow(self, new: str) -> StopMatch | None:
+    def _grow(self, new: str, *, may_stop: bool) -> StopMatch | None:
         searched = max(len(self._text) - self._longest_stop + 1, self._exempt)
         self._text += new
+        if not may_stop:
+            self._exempt = len(self._text)
+            return None
         return first_stop(self._text, self._params.stop, searched) if new else None
-
-    def _grow_silently(self, token_id: int) -> None:
-        self._text += self._detokenizer.add(token_id)
-        self._exempt = len(self._text)
 
     def _cut(self, match: StopMatch) -> None:
         end = match.at + (len(match.stop) if self._params.include_stop_str_in_output else 0)

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from streamrunner.engine.errors import EngineError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 MAX_LOGPROBS = 20
 # A stop list is tried at every token of every sequence.
@@ -37,7 +41,8 @@ class SamplingParams:
     logprobs: int | None = None
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "stop", (self.stop,) if isinstance(self.stop, str) else tuple(self.stop))
+        stop: str | Sequence[str] = self.stop  # one string is as welcome as a list
+        object.__setattr__(self, "stop", (stop,) if isinstance(stop, str) else tuple(stop))
         object.__setattr__(self, "stop_token_ids", tuple(self.stop_token_ids))
         self._check_range("n", self.n, 1, 128)
         self._check_range("temperature", self.temperature, 0.0, 100.0)

@@ -16,16 +16,16 @@ if TYPE_CHECKING:
 
 
 class Chunk(NamedTuple):
-    """Tokens [start, start + count) of a sequence, to be computed in this step."""
+    """Tokens [start, start + num_tokens) of a sequence, to be computed in this step."""
 
     sequence: Sequence
     start: int
-    count: int
+    num_tokens: int
 
     @property
     def samples(self) -> bool:
         """Whether the chunk ends with the last known token, so that the next one can be sampled."""
-        return self.start + self.count == len(self.sequence.token_ids)
+        return self.start + self.num_tokens == len(self.sequence.token_ids)
 
 
 class Scheduler:
@@ -57,7 +57,7 @@ class Scheduler:
 
     def schedule(self) -> list[Chunk]:
         """The chunks of the next step; their pages are allocated and their tokens count as computed from here on."""
-        budget = self._budget
+        budget, before = self._budget, self.num_preemptions
         chunks: list[Chunk] = []
         index = 0
         while index < len(self.running) and budget > 0:
@@ -68,7 +68,8 @@ class Scheduler:
             chunks.append(self._advance(sequence, count))
             budget -= count
             index += 1
-        return chunks + self._admit(budget)
+        # Whoever was preempted for want of pages must not take them back in the same step.
+        return chunks if self.num_preemptions > before else chunks + self._admit(budget)
 
     def _admit(self, budget: int) -> list[Chunk]:
         chunks: list[Chunk] = []

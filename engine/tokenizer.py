@@ -106,10 +106,10 @@ class Tokenizer:
         if self._template_source is None:
             raise EngineError(
                 "chat_template_error",
-                "this model has no chat template: give rows a `prompt`, or add chat_template.jinja to the model's
-                folder",
+                "this model has no chat template: give rows a `prompt`, or add chat_template.jinja to its folder",
             )
-        return _environment().from_string(self._template_source)
+        template: Template = _environment().from_string(self._template_source)
+        return template
 
     def _find_eos(self, folder: Path) -> tuple[int, ...]:
         """generation_config.json knows best (several ids), then config.json, then the tokenizer's own eos_token."""

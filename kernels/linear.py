@@ -47,7 +47,7 @@ class PackedLinear:
 
     def __call__(self, x: Tensor) -> Tensor:
         """x: [R, in] float32. Returns [R, out] float32; bf16 weights round their input and output to bf16."""
-        parts = [self._call_rows(part) for part in x.to(self.dtype).split(self.rule.largest)]
+        parts = [self._call_rows(part) for part in torch.split(x.to(self.dtype), self.rule.largest)]
         return (parts[0] if len(parts) == 1 else torch.cat(parts)).to(x.dtype)
 
     def _call_rows(self, x: Tensor) -> Tensor:
@@ -69,8 +69,8 @@ class PackedLinear:
             if self._agrees(rows):
                 return self.rule
         raise RuntimeError(
-            f"a linear layer of {self.out_features} x {self.in_features} ({self.dtype}) gives a row other bits in every
-            " "batch on this CPU: run it in float32 (engine.dtype)"
+            f"a linear layer of {self.out_features} x {self.in_features} ({self.dtype}) gives a row other bits in "
+            "every batch on this CPU: run it in float32 (engine.dtype)"
         )
 
     def _agrees(self, rows: Tensor) -> bool:

@@ -42,19 +42,19 @@ def _mix(value: Any) -> Any:
 
 
 @njit(nogil=True, inline="always")
-def _noise(key: Any, token: int) -> float:
+def _noise(key: Any, token: int) -> Any:
     bits = _mix(key ^ _mix(np.uint64(token))) >> _32
     return -np.log(-np.log((np.float64(bits) + 0.5) * _SCALE))
 
 
 @njit(nogil=True)
-def _top_k_floor(logits: Any, top_k: int) -> float:
+def _top_k_floor(logits: Any, top_k: int) -> Any:
     kth = logits.size - top_k
     return np.partition(logits, kth)[kth]
 
 
 @njit(nogil=True)
-def _top_p_floor(logits: Any, floor: float, top: float, temperature: float, top_p: float) -> float:
+def _top_p_floor(logits: Any, floor: float, top: float, temperature: float, top_p: float) -> Any:
     """The lowest logit of the smallest set of likeliest tokens (at or above floor) with at least top_p of the mass."""
     mass = 0.0
     for token in range(logits.size):
@@ -75,16 +75,20 @@ def _top_p_floor(logits: Any, floor: float, top: float, temperature: float, top_
 
 
 @njit(nogil=True)
-def _sample_row(logits: Any, temperature: float, top_k: int, top_p: float, min_p: float, key: Any) -> int:
+def _likeliest(logits: Any) -> Any:
+    """The lowest index of the largest logit; NO_TOKEN for a row with NaN or nothing finite on top."""
     best, top = NO_TOKEN, -np.inf
     for token in range(logits.size):
-        value = logits[token]
-        if np.isnan(value):
+        if np.isnan(logits[token]):
             return NO_TOKEN
-        if value > top:
-            best, top = token, value
-    if temperature == 0.0 or best == NO_TOKEN or np.isinf(top):
-        return best if not np.isinf(top) else NO_TOKEN
+        if logits[token] > top:
+            best, top = token, logits[token]
+    return NO_TOKEN if np.isinf(top) else best
+
+
+@njit(nogil=True)
+def _kept_floor(logits: Any, top: float, temperature: float, top_k: int, top_p: float, min_p: float) -> float:
+    """The lowest logit that all filters keep; ties at the edge are kept."""
     floor = -np.inf
     if 0 < top_k < logits.size:
         floor = _top_k_floor(logits, top_k)
@@ -92,11 +96,19 @@ def _sample_row(logits: Any, temperature: float, top_k: int, top_p: float, min_p
         floor = max(floor, _top_p_floor(logits, floor, top, temperature, top_p))
     if min_p > 0.0:
         floor = max(floor, top + temperature * np.log(min_p))
-    score = top / temperature + _noise(key, best)
+    return floor
+
+
+@njit(nogil=True)
+def _sample_row(logits: Any, temperature: float, top_k: int, top_p: float, min_p: float, key: Any) -> Any:
+    best = _likeliest(logits)
+    if temperature == 0.0 or best == NO_TOKEN:
+        return best
+    floor = _kept_floor(logits, np.float64(logits[best]), temperature, top_k, top_p, min_p)
+    score = np.float64(logits[best]) / temperature + _noise(key, best)
     for token in range(logits.size):
-        value = logits[token]
-        scaled = np.float64(value) / temperature
-        if value >= floor and scaled + _LARGEST_NOISE >= score:
+        scaled = np.float64(logits[token]) / temperature
+        if logits[token] >= floor and scaled + _LARGEST_NOISE >= score:
             candidate = scaled + _noise(key, token)
             if candidate > score or (candidate == score and token < best):
                 best, score = token, candidate

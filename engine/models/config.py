@@ -61,7 +61,7 @@ class ModelConfig:
     def rotary_tables(self, num_positions: int) -> tuple[torch.Tensor, torch.Tensor]:
         """cos and sin, [num_positions, head_dim / 2] float32."""
         exponents = torch.arange(0, self.head_dim, 2, dtype=torch.int64).float() / self.head_dim
-        frequencies = _scaled(1.0 / (self.rope["rope_theta"] ** exponents), self.rope)
+        frequencies = _scaled(1.0 / torch.pow(float(self.rope["rope_theta"]), exponents), self.rope)
         angles = torch.outer(torch.arange(num_positions, dtype=torch.int64).float(), frequencies)
         return angles.cos(), angles.sin()
 
@@ -91,7 +91,7 @@ def _rope(raw: dict[str, Any]) -> dict[str, Any]:
 
 def _scaled(frequencies: torch.Tensor, rope: Mapping[str, Any]) -> torch.Tensor:
     if rope["rope_type"] == "linear":
-        return frequencies / rope["factor"]
+        return frequencies / float(rope["factor"])
     if rope["rope_type"] == "llama3":
         return _llama3(frequencies, rope)
     return frequencies

@@ -93,7 +93,7 @@ class LlamaModel:
         """Qwen3 normalises every head of Q and K before the rotation."""
         config, tokens = self.config, qkv.shape[0]
         heads = qkv.view(tokens, -1, config.head_dim)
-        q, k, v = heads.split([config.num_heads, config.num_kv_heads, config.num_kv_heads], dim=1)
+        q, k, v = torch.split(heads, [config.num_heads, config.num_kv_heads, config.num_kv_heads], dim=1)
         q = rms_norm(q.reshape(-1, config.head_dim), q_norm, config.rms_norm_eps).view(tokens, -1)
         k = rms_norm(k.reshape(-1, config.head_dim), k_norm, config.rms_norm_eps).view(tokens, -1)
         return torch.cat((q, k, v.reshape(tokens, -1)), dim=1)
