@@ -50,15 +50,16 @@ class RunningEngine:
 def start_engine(job: JobContext, cache_dir: Path, say: Callable[[str], None]) -> RunningEngine:
     """Convert if need be, load, and start the step loop. Raises EngineError."""
     name = job.spec.model
-    if not is_converted(name, cache_dir):
+    if not is_converted(name, cache_dir, job.base):
         say(f"converting {name} (once) …")
-    files = resolve_model(name, cache_dir)
+    files = resolve_model(name, cache_dir, job.base)
     say(f"loading {name} …")
     config = engine_config(job.spec.engine)
-    core = EngineCore(load_model(files.path, config), config)
+    tokenizer = Tokenizer.load(files.path)
+    core = EngineCore(load_model(files.path, config), config, tokenizer.eos_token_ids)
     loop = EngineLoop(core)
     loop.start()
-    return RunningEngine(loop, Tokenizer.load(files.path), core.max_model_len)
+    return RunningEngine(loop, tokenizer, core.max_model_len)
 
 
 def engine_config(spec: EngineSpec) -> EngineConfig:

@@ -1,4 +1,6 @@
-"""The row template of `input.prompt`: Jinja in a sandbox, a column that a row lacks is an error and not an empty text."""
+"""The row template of `input.prompt`: Jinja in a sandbox, a column that a row lacks is an error and not an empty
+text.
+"""
 
 from __future__ import annotations
 
@@ -57,7 +59,5 @@ def _compiled(source: str) -> Template:
     from jinja2.sandbox import ImmutableSandboxedEnvironment
 
     # keep_trailing_newline: what is written is the prompt; nothing is a page, so nothing is escaped.
-    environment = ImmutableSandboxedEnvironment(  # noqa: S701
-        undefined=StrictUndefined, autoescape=False, keep_trailing_newline=True
-    )
+    environment = ImmutableSandboxedEnvironment(undefined=StrictUndefined, autoescape=False, keep_trailing_newline=True)
     return environment.from_string(source)

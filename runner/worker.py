@@ -76,7 +76,7 @@ class Worker:
         self._should_stop = should_stop
         self._processor = OutputProcessor(tokenizer)
         self._feed = Feed(job, log, client)
-        self._writer = LogWriter(job, log, lease, self._row_closed)
+        self._writer = LogWriter(job, log, lease, self._row_closed, tokenizer.token)
         self._runs: dict[int, RowRun] = {}
         self._by_request: dict[str, tuple[RowRun, int]] = {}
         self._admissions = AdmissionFile.from_env(job.job_id)

@@ -56,12 +56,18 @@ class LogWriter:
     """Collects and flushes. `on_closed(range, row, verdict)` is told of every terminal the log answered for."""
 
     def __init__(
-        self, job: JobContext, log: JobLog, lease: LeaseKeeper, on_closed: Callable[[str, int, Any], None]
+        self,
+        job: JobContext,
+        log: JobLog,
+        lease: LeaseKeeper,
+        on_closed: Callable[[str, int, Any], None],
+        token_text: Callable[[int], str],
     ) -> None:
         self._job = job
         self._log = log
         self._lease = lease
         self._on_closed = on_closed
+        self._token_text = token_text
         self._flush_s = job.spec.events.flush_ms / 1000
         self._pending = Pending()
         self._next_n = 1
@@ -96,7 +102,7 @@ class LogWriter:
 
     def complete(self, run: RowRun) -> None:
         """End a row with its result."""
-        payload, usage = completed_payload(self._job, run)
+        payload, usage = completed_payload(self._job, run, self._token_text)
         data = {
             **_row_fields(run.row.index, run.row.custom_id, run.attempt, run.range, run.claim),
             "finish_reasons": [choice.finish_reason for choice in run.choices],

@@ -65,7 +65,9 @@ def _request(path: Path, where: Where, force_new: bool, display: Display) -> Req
         display.say(f"line {error.line}: {error.message} [{error.code}]")
     if scan.num_errors:
         display.say(f"{scan.num_errors} of {scan.rows} rows cannot run; each becomes a failed row with its reason")
-    return Request(path.resolve(), spec, scan, make_identity(spec, scan, where.data_dir / "cache"), force_new)
+    return Request(
+        path.resolve(), spec, scan, make_identity(spec, scan, where.data_dir / "cache", path.parent), force_new
+    )
 
 
 def _run(
