@@ -67,6 +67,22 @@ class Tokenizer:
         """One token as text, special ones by name."""
         return str(self._backend.decode([token_id], skip_special_tokens=False))
 
+    def token_id(self, name: str) -> int | None:
+        """The token that the vocabulary calls `name`."""
+        found: int | None = self._backend.token_to_id(name)
+        return found
+
+    def token_name(self, token_id: int) -> str | None:
+        """A token as the vocabulary spells it; None for an id that no token has."""
+        found: str | None = self._backend.id_to_token(token_id)
+        return found
+
+    @property
+    def decoder(self) -> Mapping[str, Any] | None:
+        """The `decoder` section of tokenizer.json."""
+        decoder: Any = self._backend.decoder
+        return None if decoder is None else dict(json.loads(decoder.__getstate__()))
+
     @cached_property
     def special_ids(self) -> frozenset[int]:
         """Tokens that never show in text."""

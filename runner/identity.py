@@ -16,10 +16,10 @@ _SHOWN_RANGES = 3
 
 
 class RangeDigest(NamedTuple):
-    """One range of the input: rows [first, first + count) from physical `line` on."""
+    """One range of the input: rows [first, first + rows) from physical `line` on."""
 
     first: int
-    count: int
+    rows: int
     line: int
     sha256: str
 
@@ -86,11 +86,11 @@ def _changed(name: str, old: Any, new: Any) -> list[str]:
 
 def _changed_rows(old: tuple[RangeDigest, ...], new: tuple[RangeDigest, ...]) -> str:
     changed = [
-        f"rows {mine.first}-{mine.first + mine.count - 1} (from line {mine.line})"
+        f"rows {mine.first}-{mine.first + mine.rows - 1} (from line {mine.line})"
         for theirs, mine in zip(old, new, strict=False)
-        if (theirs.count, theirs.sha256[:16]) != (mine.count, mine.sha256[:16])
+        if (theirs.rows, theirs.sha256[:16]) != (mine.rows, mine.sha256[:16])
     ]
-    num_old, num_new = (sum(one.count for one in ranges) for ranges in (old, new))
+    num_old, num_new = (sum(one.rows for one in ranges) for ranges in (old, new))
     parts = [", ".join(changed[:_SHOWN_RANGES]) + " changed"] if changed else []
     if len(changed) > _SHOWN_RANGES:
         parts[0] += f" (and {len(changed) - _SHOWN_RANGES} more ranges)"

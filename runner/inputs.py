@@ -31,7 +31,8 @@ _BOM = b"\xef\xbb\xbf"
 _SHOWN_ERRORS = 3
 
 
-class RangeSpec(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class RangeSpec:
     """Rows [first, first + count) and where they stand: `bytes` bytes from `offset` on, the first in physical
     `line`.
     """
@@ -48,7 +49,7 @@ class RangeSpec(NamedTuple):
 class RawRow(NamedTuple):
     """One row's bytes, its number (from 0) and its physical line (from 1)."""
 
-    index: int
+    row: int
     line: int
     raw: bytes
 

@@ -7,7 +7,7 @@ of the job's template, with sampling settings beside them).
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeGuard
+from typing import TYPE_CHECKING, Any, Literal, TypeGuard
 
 from streamrunner.runner.errors import RunnerError
 from streamrunner.runner.strict_json import parse_strict
@@ -50,7 +50,8 @@ _DEFAULTS: dict[str, tuple[Any, ...]] = {
 }
 
 
-class RowError(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class RowError:
     """Why a row cannot run, in the shape of OpenAI's `errors.data[]`; `line` is the physical one, from 1."""
 
     index: int

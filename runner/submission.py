@@ -8,7 +8,7 @@ key (name, spec path) ──SET NX──▶ job id ──▶ log?   none: a subm
 from __future__ import annotations
 
 import secrets
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -92,7 +92,7 @@ class Submitter:
             "invalid": scan.num_errors,
         }
         self._directory.announce(job_id, spec.name)
-        self._log(job_id).submit(data, scan.rows, [one._asdict() for one in scan.ranges])
+        self._log(job_id).submit(data, scan.rows, [asdict(one) for one in scan.ranges])
         state = self._fold(job_id)
         if state is None:
             raise RunnerError(

@@ -113,7 +113,9 @@ class Watcher:
 
 def _own_connection(server: LogServer) -> redis.Redis:
     """A client of one connection: a pool would replace a broken one silently, and a lost tail would go unnoticed."""
-    return server.client(blocking=True).client()
+    pooled: Any = server.client(blocking=True)
+    single: redis.Redis = pooled.client()
+    return single
 
 
 def live_workers(client: redis.Redis, keys: JobKeys) -> list[str]:

@@ -81,7 +81,7 @@ def _check_shape(text: str, path: Path) -> None:
     total = 0
     for event in yaml.parse(text, Loader=_Loader):
         if isinstance(event, yaml.AliasEvent):
-            total += sizes.get(event.anchor, 0)
+            total += sizes.get(event.anchor or "", 0)
         elif isinstance(event, yaml.NodeEvent):
             total += 1
             if isinstance(event, yaml.CollectionStartEvent):

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import click
 
@@ -37,13 +37,14 @@ def where_options(command: F) -> F:
         return command(where=Where(redis_url or None, data_dir or default_data_dir()), **kwargs)
 
     make_where.__name__, make_where.__doc__ = command.__name__, command.__doc__
-    decorated = click.option(
+    decorated: Any = click.option(
         "--data-dir", type=click.Path(path_type=Path, file_okay=False), envvar="RUNNER_DATA_DIR",
         help="Folder of the private server and of converted models (RUNNER_DATA_DIR).",
     )(make_where)  # fmt: skip
-    return click.option(
+    decorated = click.option(
         "--redis-url", envvar="RUNNER_REDIS_URL", help="Redis or Valkey that holds the log (RUNNER_REDIS_URL)."
     )(decorated)
+    return cast("F", decorated)
 
 
 def default_data_dir() -> Path:
