@@ -4,7 +4,7 @@
     file.gguf | installed model package ──▶ converted once into <cache>/models/<digest>/
 
 A conversion happens in a folder of its own that is renamed when whole, under a lock: whoever is killed in the middle
-leaves nothing that looks like a model, and two starters convert once. Only a conversion imports transformers.
+leaves nothing that looks like a model, and two starters convert once.
 """
 
 from __future__ import annotations
@@ -15,9 +15,11 @@ import importlib.util
 import json
 import os
 import shutil
+import subprocess
+import sys
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from streamrunner.engine.errors import EngineError
 
@@ -185,54 +187,25 @@ def _convert(source: Path, target: Path) -> None:
     part = target.with_name(f"{target.name}.part")
     shutil.rmtree(part, ignore_errors=True)
     part.mkdir(parents=True)
-    with _quiet_transformers():
-        try:
-            _write_model(source, part)
-        except (ValueError, KeyError, NotImplementedError, RuntimeError) as error:
-            raise EngineError("model_unsupported", f"{source.name} cannot be converted: {error}", "model") from error
+    _run_converter(source, part)
     (part / _MARK).write_text(json.dumps({"source": source.name, "format": _FORMAT}), "utf-8")
     # A folder without the mark was left by a converter of this very target that was killed before the rename.
     shutil.rmtree(target, ignore_errors=True)
     part.replace(target)
 
 
-def _write_model(source: Path, part: Path) -> None:
-    import torch
-    from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
-
-    AutoTokenizer.from_pretrained(source.parent, gguf_file=source.name).save_pretrained(part)
-    model = AutoModelForCausalLM.from_pretrained(
-        source.parent, gguf_file=source.name, dtype=torch.float32, quantization_config=GgufConfig(dequantize=True)
-    )
-    if hasattr(model.config, "quantization_config"):
-        del model.config.quantization_config
-    model.to(_smallest_exact_dtype(model.state_dict().values())).save_pretrained(part)
-
-
-def _smallest_exact_dtype(weights: Any) -> Any:
-    """Half the bytes if no weight changes by it: the values of a quantised file often fit float16."""
-    import torch
-
-    kept = list(weights)
-    for dtype in (torch.bfloat16, torch.float16):
-        if all(torch.equal(weight.to(dtype).float(), weight) for weight in kept):
-            return dtype
-    return torch.float32
-
-
-@contextmanager
-def _quiet_transformers() -> Iterator[None]:
-    # Read when tqdm is first imported, which is now: the GGUF reader draws a bar without asking anybody.
-    os.environ.setdefault("TQDM_DISABLE", "1")
-    from transformers.utils import logging
-
-    quiet: Any = logging
-    level, shows_progress = quiet.get_verbosity(), quiet.is_progress_bar_enabled()
-    quiet.set_verbosity_error()
-    quiet.disable_progress_bar()
+def _run_converter(source: Path, part: Path) -> None:
+    """In a process of its own: transformers' half a gigabyte goes again, and its progress bars reach nobody's
+    terminal.
+    """
+    command = [sys.executable, "-P", "-m", "streamrunner.engine.convert_gguf", str(source), str(part)]
+    # stdin is a pipe that nobody writes to: the converter ends when it breaks, so it never outlives a killed runner.
+    reading, writing = os.pipe()
     try:
-        yield
+        done = subprocess.run(command, stdin=reading, capture_output=True, check=False)
     finally:
-        quiet.set_verbosity(level)
-        if shows_progress:
-            quiet.enable_progress_bar()
+        os.close(reading)
+        os.close(writing)
+    if done.returncode != 0:
+        reason = done.stderr.decode("utf-8", "replace").strip().rpartition("\n")[2][:300]
+        raise EngineError("model_unsupported", f"{source.name} cannot be converted: {reason}", "model")
