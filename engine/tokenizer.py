@@ -1,37 +1,42 @@
-"""Text to tokens and back, and chats to text, without importing transformers (2 s at every start).
-
-Chat templates are rendered by the same rules as `apply_chat_template` of transformers: Jinja in a sandbox, blocks
-trimmed, `tojson` without HTML escapes, `raise_exception` and `strftime_now` for templates that use them.
-"""
+"""Text to tokens and back, and chats to text, without importing transformers (2 s at every start)."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from datetime import datetime
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 import tokenizers
 
+from streamrunner.engine.chat_template import ChatTemplates
 from streamrunner.engine.errors import EngineError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
 
-    from jinja2 import Template
+    from streamrunner.engine.chat_template import Message
 
-Message = Mapping[str, Any]
+_NAMED_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 
 
 class Tokenizer:
-    """The tokenizer of a model folder (`tokenizer.json` and its config files)."""
+    """The tokenizer of a model folder (`tokenizer.json` and its config files).
 
-    def __init__(self, backend: tokenizers.Tokenizer, config: Mapping[str, Any], template: str | None) -> None:
+    special_tokens: named ones (`eos_token` …), which are special whatever tokenizer.json says of them.
+    """
+
+    def __init__(
+        self,
+        backend: tokenizers.Tokenizer,
+        special_tokens: Mapping[str, str] | None = None,
+        templates: ChatTemplates | None = None,
+    ) -> None:
         self._backend = backend
-        self._config = config
-        self._template_source = template
+        self._special_tokens = dict(special_tokens or {})
+        self._templates = templates or ChatTemplates({}, self._special_tokens)
         self.eos_token_ids: tuple[int, ...] = ()
+        _mark_special(backend, self._special_tokens.values())
 
     @classmethod
     def load(cls, folder: Path) -> Tokenizer:
@@ -43,10 +48,13 @@ class Tokenizer:
                 f"{folder} has no tokenizer.json: save the model with a fast tokenizer "
                 "(AutoTokenizer.from_pretrained(…).save_pretrained(…))",
             )
-        config = _read_json(folder / "tokenizer_config.json")
-        template_file = folder / "chat_template.jinja"
-        template = template_file.read_text("utf-8") if template_file.exists() else _default_template(config)
-        tokenizer = cls(tokenizers.Tokenizer.from_file(str(path)), config, template)
+        config = _read_json(folder / "special_tokens_map.json") | _read_json(folder / "tokenizer_config.json")
+        named = {name: text for name in _NAMED_TOKENS if (text := _token_text(config.get(name))) is not None}
+        backend = tokenizers.Tokenizer.from_file(str(path))
+        # The file may carry the settings of whoever trained it; prompts are never cut or padded.
+        backend.no_truncation()
+        backend.no_padding()
+        tokenizer = cls(backend, named, ChatTemplates.load(folder, config, named))
         tokenizer.eos_token_ids = tokenizer._find_eos(folder)
         return tokenizer
 
@@ -56,8 +64,14 @@ class Tokenizer:
         return int(self._backend.get_vocab_size())
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
-        """Token ids; with the special tokens (begin-of-text) that tokenizer.json adds, unless told otherwise."""
-        return list(self._backend.encode(text, add_special_tokens=add_special_tokens).ids)
+        """Token ids; with the special tokens (begin-of-text) that tokenizer.json adds, unless told otherwise.
+
+        Raises EngineError (`invalid_prompt`) for half a character (a lone surrogate).
+        """
+        try:
+            return list(self._backend.encode(text, add_special_tokens=add_special_tokens).ids)
+        except TypeError as error:
+            raise _unreadable(text) from error
 
     def decode(self, token_ids: Sequence[int]) -> str:
         """Text without special tokens; a cut character becomes U+FFFD."""
@@ -94,72 +108,43 @@ class Tokenizer:
         messages: Sequence[Message],
         tools: Sequence[Mapping[str, Any]] | None = None,
         *,
+        documents: Sequence[Mapping[str, Any]] | None = None,
         add_generation_prompt: bool = True,
         **variables: Any,
     ) -> str:
-        """The chat as the model's prompt. Raises EngineError (`chat_template_error`)."""
-        from jinja2 import TemplateError
+        """The chat as the model's prompt; encode it without special tokens. Raises EngineError (`chat_template_error`).
 
-        names = {
-            name: _token_text(self._config.get(name)) for name in ("bos_token", "eos_token", "unk_token", "pad_token")
-        }
-        try:
-            return self._template.render(
-                messages=messages,
-                tools=tools,
-                documents=None,
-                add_generation_prompt=add_generation_prompt,
-                **{name: text for name, text in names.items() if text is not None},
-                **variables,
-            )
-        except (TemplateError, TypeError, ValueError, LookupError) as error:
-            raise EngineError(
-                "chat_template_error", f"the model's chat template refuses these messages: {error}", "messages"
-            ) from error
-
-    @cached_property
-    def _template(self) -> Template:
-        if self._template_source is None:
-            raise EngineError(
-                "chat_template_error",
-                "this model has no chat template: give rows a `prompt`, or add chat_template.jinja to its folder",
-            )
-        template: Template = _environment().from_string(self._template_source)
-        return template
+        tools: JSON schemas. variables: whatever else the template reads (`enable_thinking` …).
+        """
+        return self._templates.render(
+            messages, tools, documents, add_generation_prompt=add_generation_prompt, variables=variables
+        )
 
     def _find_eos(self, folder: Path) -> tuple[int, ...]:
-        """generation_config.json knows best (several ids), then config.json, then the tokenizer's own eos_token."""
+        """Those of generation_config.json, else config.json, and the tokenizer's own, which fine-tuned models change
+        without the others.
+        """
+        found: list[int] = []
         for name in ("generation_config.json", "config.json"):
             ids = _read_json(folder / name).get("eos_token_id")
             if ids is not None:
-                return (ids,) if isinstance(ids, int) else tuple(ids)
-        text = _token_text(self._config.get("eos_token"))
-        found = self._backend.token_to_id(text) if text else None
-        return () if found is None else (found,)
+                found = [ids] if isinstance(ids, int) else list(ids)
+                break
+        own = self.token_id(self._special_tokens.get("eos_token", ""))
+        return tuple(dict.fromkeys(found if own is None else [*found, own]))
 
 
-def _environment() -> Any:
-    from jinja2.ext import loopcontrols
-    from jinja2.sandbox import ImmutableSandboxedEnvironment
-
-    environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols])
-    environment.filters["tojson"] = _tojson
-    environment.globals["raise_exception"] = _raise_exception
-    environment.globals["strftime_now"] = lambda form: datetime.now().strftime(form)  # noqa: DTZ005 - as transformers does
-    return environment
+def _mark_special(backend: tokenizers.Tokenizer, texts: Iterable[str]) -> None:
+    special = {token.content for token in backend.get_added_tokens_decoder().values() if token.special}
+    known = [text for text in texts if text not in special and backend.token_to_id(text) is not None]
+    backend.add_special_tokens([tokenizers.AddedToken(text, normalized=False, special=True) for text in known])
 
 
-def _tojson(
-    value: Any, ensure_ascii: bool = False, indent: int | None = None, separators: Any = None, sort_keys: bool = False
-) -> str:
-    # Jinja's own filter escapes HTML, which a prompt must not be.
-    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
-
-
-def _raise_exception(message: str) -> NoReturn:
-    from jinja2 import TemplateError
-
-    raise TemplateError(message)
+def _unreadable(text: Any) -> EngineError:
+    if not isinstance(text, str):
+        return EngineError("invalid_prompt", f"the prompt is {type(text).__name__}, it must be text", "prompt")
+    at = next(place for place, character in enumerate(text) if "\ud800" <= character <= "\udfff")
+    return EngineError("invalid_prompt", f"the prompt has half a character (a lone surrogate) at {at}", "prompt")
 
 
 def _read_json(path: Path) -> dict[str, Any]:
@@ -170,13 +155,6 @@ def _read_json(path: Path) -> dict[str, Any]:
     except ValueError as error:
         raise EngineError("model_unsupported", f"{path} is no JSON: {error}") from error
     return found if isinstance(found, dict) else {}
-
-
-def _default_template(config: Mapping[str, Any]) -> str | None:
-    template = config.get("chat_template")
-    if isinstance(template, list):  # several named ones, as in older tokenizers
-        return next((one["template"] for one in template if one["name"] == "default"), None)
-    return template if isinstance(template, str) else None
 
 
 def _token_text(token: Any) -> str | None:

@@ -66,6 +66,6 @@ def piecewise(decoder: Any) -> Tokenizer:
     backend = tokenizers.Tokenizer(models.BPE(vocabulary, [], unk_token="<unk>", byte_fallback=True))
     backend.add_special_tokens(names[:3])
     backend.decoder = decoder
-    tokenizer = Tokenizer(backend, {}, None)
+    tokenizer = Tokenizer(backend)
     tokenizer.eos_token_ids = (2,)
     return tokenizer

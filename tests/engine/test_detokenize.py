@@ -133,7 +133,7 @@ def test_settled_text_belongs_to_the_tokens_before(llama_tokenizer: Tokenizer) -
 
 def test_a_tokenizer_without_decoder_puts_blanks_between_tokens(llama_tokenizer: Tokenizer) -> None:
     backend = tokenizers.Tokenizer(models.WordLevel({"a": 0, "b": 1}, unk_token="a"))
-    assert deltas(Tokenizer(backend, {}, None), [0, 1, 0]) == ["a", " b", " a", ""]
+    assert deltas(Tokenizer(backend), [0, 1, 0]) == ["a", " b", " a", ""]
 
 
 @pytest.mark.parametrize("decoder", [decoders.BPEDecoder(), decoders.CTC(), decoders.Strip(" ", 2, 0)])
@@ -141,7 +141,7 @@ def test_a_decoder_that_cannot_go_token_by_token_is_named(decoder: decoders.Deco
     backend = tokenizers.Tokenizer(models.WordLevel({"a": 0}, unk_token="a"))
     backend.decoder = decoder
     with pytest.raises(EngineError, match=r"decodes with (BPEDecoder|CTC|Strip)") as caught:
-        detokenizers(Tokenizer(backend, {}, None))
+        detokenizers(Tokenizer(backend))
     assert caught.value.code == "model_unsupported"
 
 

@@ -33,7 +33,7 @@ def letters_tokenizer() -> Tokenizer:
     backend = tokenizers.Tokenizer(models.BPE({name: number for number, name in enumerate(names)}, []))
     backend.decoder = decoders.ByteLevel()
     backend.add_special_tokens(["<eos>"])
-    tokenizer = Tokenizer(backend, {}, None)
+    tokenizer = Tokenizer(backend)
     tokenizer.eos_token_ids = (EOS,)
     return tokenizer
 
