@@ -6,7 +6,7 @@ import os
 import sys
 import threading
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -19,12 +19,12 @@ def convert(source: Path, folder: Path) -> None:
     from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
 
     AutoTokenizer.from_pretrained(source.parent, gguf_file=source.name).save_pretrained(folder)
-    model = AutoModelForCausalLM.from_pretrained(
+    model: Any = AutoModelForCausalLM.from_pretrained(
         source.parent, gguf_file=source.name, dtype=torch.float32, quantization_config=GgufConfig(dequantize=True)
     )
     if hasattr(model.config, "quantization_config"):
         del model.config.quantization_config
-    model.to(smallest_exact_dtype(model.state_dict().values())).save_pretrained(folder)
+    model.to(dtype=smallest_exact_dtype(model.state_dict().values())).save_pretrained(folder)
 
 
 def smallest_exact_dtype(weights: Iterable[torch.Tensor]) -> torch.dtype:
@@ -37,7 +37,8 @@ def smallest_exact_dtype(weights: Iterable[torch.Tensor]) -> torch.dtype:
 
 
 def _end_with_the_parent() -> None:
-    sys.stdin.buffer.read()
+    # Not sys.stdin: its lock, held by this thread, would abort the interpreter's own end.
+    os.read(0, 1)
     os._exit(1)
 
 

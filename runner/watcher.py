@@ -30,7 +30,7 @@ _RETRY_S = 0.25
 class Watcher:
     """Reads one job on a connection of its own. Not thread-safe.
 
-    `state` is folded from what was read, so it is whole only without a `cursor`.
+    `state` is folded from what was read; with a `cursor` it stays empty, since half a log is no state.
     """
 
     def __init__(
@@ -47,6 +47,7 @@ class Watcher:
         self._keys = keys
         self._tokens = tokens
         self._patience_s = patience_s
+        self._folds = cursor is None
         self._client = _own_connection(server)
         self._reader = LogReader(self._client, keys, cursor=cursor, tokens=tokens)
         self._seen_alive = time.monotonic()
@@ -63,9 +64,9 @@ class Watcher:
         return items
 
     def fold(self, entries: Iterable[Any]) -> None:
-        """Take log entries into `state`."""
+        """Take log entries into `state`, if this watcher reads from the start."""
         for entry in entries:
-            if isinstance(entry, LogEntry):
+            if self._folds and isinstance(entry, LogEntry):
                 self.state.apply(entry)
 
     def abandoned(self) -> bool:

@@ -90,7 +90,7 @@ class Bench:
     def events(self) -> list[dict[str, Any]]:
         shown = self.run("events", "last", "--json")
         assert shown.returncode == 0, shown.stderr
-        return [json.loads(line) for line in shown.stdout.splitlines()]
+        return [json.loads(line) for line in shown.stdout.split("\n") if line]
 
     def stop_all(self) -> None:
         for process in self.running:
@@ -159,11 +159,12 @@ tokenizer.save(str(folder / "tokenizer.json"))
 template = ("{% for m in messages %}<|im_start|>{{ m['role'] }}\\n{{ m['content'] }}<|im_end|>\\n{% endfor %}"
             "{% if add_generation_prompt %}<|im_start|>assistant\\n{% endif %}")
 (folder / "tokenizer_config.json").write_text(json.dumps(
-    {"tokenizer_class": "PreTrainedTokenizerFast", "chat_template": template, "eos_token": "<|im_end|>", "model_max_length": 1024}))
+    {"tokenizer_class": "PreTrainedTokenizerFast", "chat_template": template, "eos_token": "<|im_end|>"}))
 size, hidden, layers, heads, kv_heads = len(vocab), 64, 2, 4, 2
 (folder / "config.json").write_text(json.dumps({
     "architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_size": size, "hidden_size": hidden,
-    "intermediate_size": 128, "num_hidden_layers": layers, "num_attention_heads": heads, "num_key_value_heads": kv_heads,
+    "intermediate_size": 128, "num_hidden_layers": layers, "num_attention_heads": heads,
+    "num_key_value_heads": kv_heads,
     "max_position_embeddings": 1024, "rms_norm_eps": 1e-5, "rope_theta": 10000.0, "hidden_act": "silu",
     "tie_word_embeddings": True, "eos_token_id": 1, "bos_token_id": 0, "torch_dtype": "float32"}))
 torch.manual_seed(0)
