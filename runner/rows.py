@@ -86,7 +86,7 @@ def parse_row(raw: bytes, index: int, line: int, spec: JobSpec) -> Row | RowErro
     custom_id: str | None = None
     try:
         value = _object(raw)
-        custom_id = _custom_id(value, index, required=is_batch_line(value))
+        custom_id = _custom_id(value, index, required=_is_batch_line(value, spec))
         return _row(value, index, custom_id, spec)
     except _Bad as bad:
         return RowError(index, line, custom_id, bad.code, bad.message, bad.param)
@@ -94,9 +94,10 @@ def parse_row(raw: bytes, index: int, line: int, spec: JobSpec) -> Row | RowErro
         return RowError(index, line, custom_id, error.code, error.message, "prompt")
 
 
-def is_batch_line(value: Mapping[str, Any]) -> bool:
-    """Whether an object is meant as an OpenAI batch line."""
-    return "body" in value or "url" in value or "method" in value
+def _is_batch_line(value: Mapping[str, Any], spec: JobSpec) -> bool:
+    """Whether an object is meant as an OpenAI batch line: as the job's format says, or by its look."""
+    form = spec.input.format if spec.input is not None else "auto"
+    return form == "openai" or (form == "auto" and ("body" in value or "url" in value or "method" in value))
 
 
 def _object(raw: bytes) -> dict[str, Any]:
@@ -125,7 +126,7 @@ def _custom_id(value: Mapping[str, Any], index: int, *, required: bool) -> str:
 
 
 def _row(value: dict[str, Any], index: int, custom_id: str, spec: JobSpec) -> Row:
-    if is_batch_line(value):
+    if _is_batch_line(value, spec):
         kind, body = _batch_request(value)
         return _request(kind, body, index, custom_id, spec)
     template = spec.input.prompt if spec.input is not None else None
