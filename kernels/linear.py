@@ -8,9 +8,12 @@ counts that agree.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 Tensor = torch.Tensor
 
@@ -40,9 +43,7 @@ class PackedLinear:
     def __init__(self, weight: Tensor, bias: Tensor | None = None, rule: RowRule | None = None) -> None:
         self.out_features, self.in_features = weight.shape
         self.dtype = weight.dtype
-        pack = torch.ops.mkldnn._reorder_linear_weight  # noqa: SLF001 - torch has no public name for it
-        self._packed = pack(weight.contiguous(), None)
-        self._bias = bias
+        self._multiply = _packed_multiply(weight, bias)
         self.rule = rule or self._find_rule()
 
     def __call__(self, x: Tensor) -> Tensor:
@@ -56,11 +57,6 @@ class PackedLinear:
         if missing:
             x = torch.cat((x, x.new_zeros((missing, self.in_features))))
         return self._multiply(x)[:rows]
-
-    def _multiply(self, x: Tensor) -> Tensor:
-        multiply = torch.ops.mkldnn._linear_pointwise  # noqa: SLF001
-        result: Tensor = multiply(x, self._packed, self._bias, "none", [], "")
-        return result
 
     def _find_rule(self) -> RowRule:
         generator = torch.Generator().manual_seed(0)
@@ -81,3 +77,13 @@ class PackedLinear:
             if not torch.equal(shifted[:same], reference[:same]):
                 return False
         return True
+
+
+def _packed_multiply(weight: Tensor, bias: Tensor | None) -> Callable[[Tensor], Tensor]:
+    """oneDNN's product with packed weights; torch's plain one where the CPU has no instructions for this dtype."""
+    try:
+        packed = torch.ops.mkldnn._reorder_linear_weight(weight.contiguous(), None)  # noqa: SLF001 - no public name
+    except RuntimeError:
+        return lambda x: torch.nn.functional.linear(x, weight, bias)
+    multiply = torch.ops.mkldnn._linear_pointwise  # noqa: SLF001
+    return lambda x: multiply(x, packed, bias, "none", [], "")
