@@ -57,8 +57,8 @@ class BlockPool:
         return block
 
     def register(self, block: int, name: bytes) -> None:
-        """Name a held page whose content is being computed; the first page of a name keeps it."""
-        if name not in self._by_hash:
+        """Name a held page whose content is being computed; the first page of a name keeps it, and a page its name."""
+        if name not in self._by_hash and block not in self._hash_of:
             self._by_hash[name] = block
             self._hash_of[block] = name
 

@@ -1,0 +1,220 @@
+"""The engine against transformers in float32, on tiny random models of each family."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+
+from streamrunner.engine.config import EngineConfig
+from streamrunner.engine.core import EngineCore
+from streamrunner.engine.errors import EngineError
+from streamrunner.engine.params import SamplingParams
+from streamrunner.engine.weights import load_model
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from streamrunner.engine.step import RequestStep
+
+SHAPE = {
+    "vocab_size": 97, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "max_position_embeddings": 256,
+}  # fmt: skip
+LLAMA3_ROPE = {
+    "rope_type": "llama3", "rope_theta": 10000.0, "factor": 4.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 64,
+}  # fmt: skip
+FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
+    "llama": ("Llama", {}),
+    "llama tied": ("Llama", {"tie_word_embeddings": True}),
+    "llama biased": ("Llama", {"attention_bias": True, "mlp_bias": True}),
+    "llama linear rope": ("Llama", {"rope_parameters": {"rope_type": "linear", "factor": 2.0, "rope_theta": 5000.0}}),
+    "llama 3 rope": ("Llama", {"rope_parameters": LLAMA3_ROPE}),
+    "mistral": ("Mistral", {"sliding_window": None}),
+    "qwen2": ("Qwen2", {}),
+    "qwen3": ("Qwen3", {"head_dim": 32}),
+}
+GREEDY = {"temperature": 0.0, "max_tokens": 24, "ignore_eos": True, "logprobs": 3}
+
+
+def make_model(family: str, folder: Path) -> Any:
+    """A random model of the family, saved to the folder."""
+    import transformers
+
+    name, extra = FAMILIES[family]
+    torch.manual_seed(0)
+    config = getattr(transformers, f"{name}Config")(**SHAPE, **extra)
+    model = getattr(transformers, f"{name}ForCausalLM")(config).float().eval()
+    # Random initial weights are so small that every token is as likely as any other: spread them.
+    for parameter in model.parameters():
+        parameter.data.mul_(3.0)
+    model.save_pretrained(folder)
+    return model
+
+
+@pytest.fixture
+def core(tmp_path: Path) -> EngineCore:
+    make_model("llama", tmp_path)
+    return new_core(tmp_path)
+
+
+def new_core(folder: Path, **settings: Any) -> EngineCore:
+    config = EngineConfig(kv_cache_memory_bytes=16 << 20, dtype="float32", **settings)
+    return EngineCore(load_model(folder, config), config, eos_token_ids=[5])
+
+
+def prompts(count: int = 6) -> list[list[int]]:
+    generator = torch.Generator().manual_seed(1)
+    return [torch.randint(6, 97, (3 + 17 * i,), generator=generator).tolist() for i in range(count)]
+
+
+def run(core: EngineCore) -> dict[str, list[RequestStep]]:
+    steps: dict[str, list[RequestStep]] = {}
+    while core.has_unfinished():
+        for one in core.step().outputs:
+            steps.setdefault(one.request_id, []).append(one)
+    return steps
+
+
+def tokens_of(steps: list[RequestStep]) -> list[int]:
+    return [token for step in steps for token in step.token_ids]
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_greedy_tokens_and_logprobs_are_those_of_transformers(family: str, tmp_path: Path) -> None:
+    reference = make_model(family, tmp_path)
+    core = new_core(tmp_path, max_num_batched_tokens=32, max_num_seqs=16)
+    for index, prompt in enumerate(prompts()):
+        core.add_request(str(index), prompt, SamplingParams(**GREEDY))
+    steps = run(core)
+    for index, prompt in enumerate(prompts()):
+        ours = tokens_of(steps[str(index)])
+        with torch.inference_mode():
+            logits = reference(torch.tensor([prompt + ours])).logits[0, len(prompt) - 1 : -1].double()
+        assert ours == logits.argmax(-1).tolist()
+        expected = logits.log_softmax(-1)
+        for position, step in enumerate(steps[str(index)]):
+            assert step.logprobs is not None
+            sampled, *top = step.logprobs[0]
+            assert sampled.logprob == pytest.approx(expected[position, ours[position]].item(), abs=1e-4)
+            assert [one.token_id for one in top] == expected[position].topk(3).indices.tolist()
+            assert sampled.rank == 1
+
+
+@pytest.mark.timeout(400)
+@pytest.mark.model
+def test_the_real_model_says_what_transformers_says(smollm2: Path) -> None:
+    """16 prompts of mixed length in one batch, 48 tokens each, all equal in float32."""
+    from transformers import AutoModelForCausalLM
+
+    core = new_core_of(smollm2)
+    generator = torch.Generator().manual_seed(3)
+    texts = [torch.randint(100, 40_000, (5 + 9 * i,), generator=generator).tolist() for i in range(16)]
+    for index, prompt in enumerate(texts):
+        core.add_request(str(index), prompt, SamplingParams(temperature=0.0, max_tokens=48, ignore_eos=True))
+    steps = run(core)
+    reference = AutoModelForCausalLM.from_pretrained(smollm2, dtype=torch.float32).eval()
+    for index, prompt in enumerate(texts):
+        ours = tokens_of(steps[str(index)])
+        # Greedy decoding token by token equals the argmax at every place of one pass over prompt and output.
+        with torch.inference_mode():
+            logits = reference(torch.tensor([prompt + ours])).logits[0, len(prompt) - 1 : -1]
+        assert len(ours) == 48
+        assert ours == logits.argmax(-1).tolist(), f"prompt {index}"
+
+
+def new_core_of(folder: Path) -> EngineCore:
+    config = EngineConfig(max_model_len=512, kv_cache_memory_bytes=256 << 20, dtype="float32")
+    return EngineCore(load_model(folder, config), config)
+
+
+def test_eos_and_stop_tokens_end_a_sequence_and_count_in_it(core: EngineCore) -> None:
+    prompt = prompts()[2]
+    core.add_request("free", prompt, SamplingParams(**GREEDY))
+    greedy = tokens_of(run(core)["free"])
+    stop = greedy[4]
+    first = greedy.index(stop)
+    core.add_request("stopped", prompt, SamplingParams(**{**GREEDY, "stop_token_ids": (stop,)}))
+    steps = run(core)["stopped"]
+    assert tokens_of(steps) == greedy[: first + 1]
+    assert (steps[-1].finish_reason, steps[-1].stop_reason) == ("stop", stop)
+    core.add_request("late", prompt, SamplingParams(**{**GREEDY, "stop_token_ids": (stop,), "min_tokens": first + 3}))
+    assert stop not in tokens_of(run(core)["late"])[: first + 2]
+
+
+def test_a_sequence_ends_at_its_limit_or_at_the_contexts(core: EngineCore) -> None:
+    core.add_request("short", prompts()[1], SamplingParams(temperature=0.0, max_tokens=3, ignore_eos=True))
+    core.add_request("rest", [7] * 250, SamplingParams(temperature=0.0, max_tokens=None, ignore_eos=True))
+    steps = run(core)
+    assert len(tokens_of(steps["short"])) == 3
+    assert len(tokens_of(steps["rest"])) == 6
+    assert {one[-1].finish_reason for one in steps.values()} == {"length"}
+
+
+def test_generated_tokens_that_reach_the_limit_end_it_at_once(core: EngineCore) -> None:
+    core.add_request("done", prompts()[1], SamplingParams(temperature=0.0, max_tokens=3), generated=[9, 8, 7])
+    [step] = run(core)["done"]
+    assert (step.token_ids, step.finish_reason) == ((), "length")
+
+
+def test_what_cannot_run_is_refused_by_name_and_harms_nobody(core: EngineCore) -> None:
+    params = SamplingParams(**GREEDY)
+    core.add_request("a", prompts()[0], params)
+    for prompt, code in (([7] * 256, "context_length_exceeded"), ([], "empty_prompt"), ([7], "duplicate_request")):
+        with pytest.raises(EngineError) as caught:
+            core.add_request("a" if code == "duplicate_request" else "b", prompt, params)
+        assert caught.value.code == code
+    assert len(tokens_of(run(core)["a"])) == 24
+
+
+def test_an_aborted_sequence_is_gone_and_its_pages_are_free(core: EngineCore) -> None:
+    core.add_request("a", prompts()[3], SamplingParams(**GREEDY))
+    core.add_request("b", prompts()[4], SamplingParams(**GREEDY))
+    core.step()
+    core.abort("a")
+    core.abort("a")
+    core.abort("never was")
+    steps = run(core)
+    assert "a" not in steps
+    assert len(tokens_of(steps["b"])) == 23
+    assert core._pool.num_free == core._pool.num_blocks
+    core._pool.check()
+
+
+def test_a_row_that_meets_nan_fails_alone(core: EngineCore, monkeypatch: pytest.MonkeyPatch) -> None:
+    forward: Callable[..., Any] = core._model.forward.__func__  # type: ignore[attr-defined]
+
+    def poisoned(self: Any, batch: Any, cache: Any) -> Any:
+        logits = forward(self, batch, cache)
+        logits[0] = float("nan")
+        return logits
+
+    monkeypatch.setattr(type(core._model), "forward", poisoned)
+    core.add_request("a", prompts()[0], SamplingParams(**GREEDY))
+    core.add_request("b", prompts()[1], SamplingParams(**GREEDY))
+    outputs = {one.request_id: one for one in core.step().outputs}
+    assert outputs["a"].error is not None
+    assert outputs["a"].error.code == "nan_logits"
+    assert outputs["b"].error is None
+
+
+def test_a_cache_that_cannot_hold_one_sequence_is_refused_with_the_size_it_needs(tmp_path: Path) -> None:
+    make_model("llama", tmp_path)
+    config = EngineConfig(kv_cache_memory_bytes=1 << 10, dtype="float32")
+    with pytest.raises(EngineError, match="kv_cache_memory") as caught:
+        EngineCore(load_model(tmp_path, config), config)
+    assert caught.value.code == "kv_cache_too_small"
+
+
+def test_counters_say_what_was_computed_and_what_was_reused(core: EngineCore) -> None:
+    prompt = [7] * 100
+    core.add_request("a", prompt, SamplingParams(**GREEDY))
+    first = core.step()
+    assert (first.num_prompt_tokens, first.num_cached_tokens, first.num_running) == (100, 0, 1)
+    core.add_request("b", prompt, SamplingParams(**GREEDY))
+    second = core.step()
+    assert (second.num_prompt_tokens, second.num_cached_tokens, second.num_running) == (4, 96, 2)
+    assert 0 < second.kv_cache_usage < 1
