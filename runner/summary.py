@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from streamrunner.runner.fold import JobState
     from streamrunner.sinks.directory import JobPointer
 
 _COUNTERS = ("completed", "failed", "cancelled", "expired")
@@ -56,3 +57,23 @@ def estimate_s(open_rows: int, completed_rows: int, completion_tokens: int, toke
 
 def _seconds(meta: dict[str, str], name: str) -> int | None:
     return int(meta[name]) // 1000 if name in meta else None
+
+
+def state_as_json(job_id: str, state: JobState) -> dict[str, Any]:
+    """What `submit --json` and `watch --json` print: a job as its log was read, with OpenAI's names."""
+    return {
+        "id": job_id,
+        "name": state.name,
+        "status": state.status,
+        "paused": state.paused,
+        "reason": state.reason,
+        "request_counts": {
+            "total": state.num_rows, "completed": state.completed, "failed": state.failed,
+            "cancelled": state.cancelled, "expired": state.expired,
+        },
+        "usage": {
+            "input_tokens": state.prompt_tokens, "output_tokens": state.completion_tokens,
+            "total_tokens": state.prompt_tokens + state.completion_tokens,
+        },
+        "outputs": [one["path"] for one in state.spec.get("outputs", ())],
+    }  # fmt: skip

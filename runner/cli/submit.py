@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 from streamrunner.runner.cli.common import Where, opened, where_options
 from streamrunner.runner.errors import ExitCode
+from streamrunner.runner.summary import state_as_json
 from streamrunner.runner.terminal import clean
 
 if TYPE_CHECKING:
@@ -116,7 +117,7 @@ def _greeting(submission: Submission) -> str:
 def _close(job_id: str, state: JobState, as_json: bool, prefix: str) -> int:
     code = _exit_code(state)
     if as_json:
-        click.echo(json.dumps(_as_json(job_id, state), ensure_ascii=False))
+        click.echo(json.dumps(state_as_json(job_id, state), ensure_ascii=False))
         return code
     counts = f"{state.completed} completed, {state.failed} failed"
     for name, count in (("cancelled", state.cancelled), ("expired", state.expired)):
@@ -135,22 +136,3 @@ def _exit_code(state: JobState) -> int:
     if state.status == "completed":
         return ExitCode.FAILED_ROWS if state.failed else ExitCode.OK
     return ExitCode.CANCELLED if state.status == "cancelled" else ExitCode.LIMIT
-
-
-def _as_json(job_id: str, state: JobState) -> dict[str, Any]:
-    return {
-        "id": job_id,
-        "name": state.name,
-        "status": state.status,
-        "paused": state.paused,
-        "reason": state.reason,
-        "request_counts": {
-            "total": state.num_rows, "completed": state.completed, "failed": state.failed,
-            "cancelled": state.cancelled, "expired": state.expired,
-        },
-        "usage": {
-            "input_tokens": state.prompt_tokens, "output_tokens": state.completion_tokens,
-            "total_tokens": state.prompt_tokens + state.completion_tokens,
-        },
-        "outputs": [one["path"] for one in state.spec.get("outputs", ())],
-    }  # fmt: skip

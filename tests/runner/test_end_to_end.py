@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+import socket
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -84,7 +85,16 @@ def test_rows_fail_alone_and_the_exit_code_says_so(bench: Bench, chat_row: Calla
     assert "Traceback" not in done.stderr
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize(
+    ("any_bench", "number"),
+    [
+        ("embedded", signal.SIGKILL),
+        ("embedded", signal.SIGTERM),
+        ("embedded", signal.SIGINT),
+        ("debian", signal.SIGKILL),
+    ],
+    indirect=["any_bench"],
+)
 def test_a_stopped_job_goes_on_with_the_same_command(
     any_bench: Bench, chat_row: Callable[..., str], number: signal.Signals
 ) -> None:
@@ -225,3 +235,23 @@ def test_no_server_at_the_url_is_said_quickly(bench: Bench, chat_row: Callable[.
     assert "127.0.0.1:1" in failed.stderr
     assert "secret" not in failed.stderr + failed.stdout
     assert "Traceback" not in failed.stderr
+
+
+def test_a_consumer_that_stops_reading_does_not_hold_up_the_job(bench: Bench, chat_row: Callable[..., str]) -> None:
+    """A socket with a full buffer: it asks for the whole log a thousand times over and never takes an answer."""
+    bench.write_rows([chat_row(i) for i in range(8)])
+    bench.write_job(sampling=LONG, engine=NARROW)
+    process = bench.start("submit", "job.yaml")
+    wait_for_tokens(bench, process, at_least=5)
+    job = json.loads(bench.run("status", "--json").stdout)["id"]
+    with socket.socket(socket.AF_UNIX) as stuck:
+        stuck.connect(str(bench.data_dir / "server" / "server.sock"))
+        stuck.setblocking(False)
+        for _ in range(1000):
+            try:
+                stuck.send(f"XRANGE sr:{{{job}}}:log - +\r\n".encode())
+            except BlockingIOError:
+                break
+        out, err = process.communicate(timeout=60)
+    assert process.returncode == 0, err
+    assert "8 completed" in out
