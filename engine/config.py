@@ -8,14 +8,14 @@ from typing import Literal
 from streamrunner.engine.errors import EngineError
 
 # A CPU prefills some hundred tokens a second: a small budget brings the first tokens of a job early.
-_CPU_BATCHED_TOKENS = 512
+_CPU_BATCHED_TOKENS = 256
 
 
 @dataclass(frozen=True, kw_only=True)
 class EngineConfig:
     """Sizes and limits of one engine. Raises EngineError (`invalid_config`).
 
-    max_num_batched_tokens: tokens computed in one step; None is the device's default (CPU 512).
+    max_num_batched_tokens: tokens computed in one step; None is the device's default (CPU 256).
     kv_cache_memory_bytes: memory of the paged cache. block_size: tokens a page.
     deterministic: "auto" and True are the same on CPU, where it costs nothing measurable; False is not offered there.
     """

@@ -9,6 +9,7 @@ import torch
 from numba import carray, cfunc, njit, types
 
 from streamrunner.kernels.cpu_math import FAST, exp_nonpositive
+from streamrunner.kernels.op import cpu_op, fake_of
 from streamrunner.kernels.parallel import float_pointer, int_pointer, next_item, run
 
 Tensor = torch.Tensor
@@ -40,7 +41,7 @@ def _silu_body(packed: Any) -> None:
     _silu_rows(gate_up, carray(float_pointer(a[3]), (rows, size)), int_pointer(a[0]))
 
 
-@torch.library.custom_op("streamrunner::silu_and_mul", mutates_args=(), device_types="cpu")
+@cpu_op()
 def silu_and_mul(gate_up: Tensor) -> Tensor:
     """SwiGLU's product: silu(gate) * up (arXiv 2002.05202).
 
@@ -53,6 +54,6 @@ def silu_and_mul(gate_up: Tensor) -> Tensor:
     return out
 
 
-@silu_and_mul.register_fake
+@fake_of("silu_and_mul")
 def _(gate_up: Tensor) -> Tensor:
     return gate_up.new_empty((gate_up.shape[0], gate_up.shape[1] // 2))

@@ -6,12 +6,13 @@ import numpy as np
 import torch
 
 from streamrunner.kernels import cpu_attention
+from streamrunner.kernels.op import cpu_op, fake_of
 from streamrunner.kernels.parallel import run
 
 Tensor = torch.Tensor
 
 
-@torch.library.custom_op("streamrunner::paged_attention", mutates_args=(), device_types="cpu")
+@cpu_op()
 def paged_attention(
     q: Tensor, k_cache: Tensor, v_cache: Tensor, block_tables: Tensor, positions: Tensor, tiles: Tensor, scale: float
 ) -> Tensor:
@@ -32,7 +33,7 @@ def paged_attention(
     return out
 
 
-@paged_attention.register_fake
+@fake_of("paged_attention")
 def _(
     q: Tensor, k_cache: Tensor, v_cache: Tensor, block_tables: Tensor, positions: Tensor, tiles: Tensor, scale: float
 ) -> Tensor:

@@ -9,6 +9,7 @@ import torch
 from numba import carray, cfunc, njit, types
 
 from streamrunner.kernels.cpu_math import FAST
+from streamrunner.kernels.op import cpu_op, fake_of
 from streamrunner.kernels.parallel import float_pointer, int_pointer, next_item, run
 
 Tensor = torch.Tensor
@@ -51,7 +52,7 @@ def _norm_body(packed: Any) -> None:
     _norm_rows(x, weight, out, carray(float_pointer(a[5]), (1,))[0], int_pointer(a[0]))
 
 
-@torch.library.custom_op("streamrunner::rms_norm", mutates_args=(), device_types="cpu")
+@cpu_op()
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     """Scale each row to unit root mean square.
 
@@ -64,7 +65,7 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     return out
 
 
-@rms_norm.register_fake
+@fake_of("rms_norm")
 def _(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     del weight, eps
     return x.new_empty(x.shape)

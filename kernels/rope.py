@@ -8,6 +8,7 @@ import torch
 from numba import carray, cfunc, njit, types
 
 from streamrunner.kernels.cpu_math import FAST
+from streamrunner.kernels.op import cpu_op, fake_of
 from streamrunner.kernels.parallel import float_pointer, int_pointer, next_item, run
 
 Tensor = torch.Tensor
@@ -65,7 +66,7 @@ def _rope_body(packed: Any) -> None:
     )
 
 
-@torch.library.custom_op("streamrunner::rope_and_cache", mutates_args=("k_cache", "v_cache"), device_types="cpu")
+@cpu_op(mutates_args=("k_cache", "v_cache"))
 def rope_and_cache(
     qkv: Tensor, cos: Tensor, sin: Tensor, positions: Tensor, slots: Tensor, k_cache: Tensor, v_cache: Tensor
 ) -> Tensor:
@@ -85,7 +86,7 @@ def rope_and_cache(
     return q
 
 
-@rope_and_cache.register_fake
+@fake_of("rope_and_cache")
 def _(
     qkv: Tensor, cos: Tensor, sin: Tensor, positions: Tensor, slots: Tensor, k_cache: Tensor, v_cache: Tensor
 ) -> Tensor:

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from numba import carray, cfunc, njit, types
 
+from streamrunner.kernels.op import cpu_op, fake_of
 from streamrunner.kernels.parallel import float_pointer, int_pointer, next_item, run
 
 Tensor = torch.Tensor
@@ -134,7 +135,7 @@ def _sample_body(packed: Any) -> None:
         )
 
 
-@torch.library.custom_op("streamrunner::sample", mutates_args=(), device_types="cpu")
+@cpu_op()
 def sample(logits: Tensor, settings: Tensor, keys: Tensor) -> Tensor:
     """Draw one token per row.
 
@@ -149,7 +150,7 @@ def sample(logits: Tensor, settings: Tensor, keys: Tensor) -> Tensor:
     return out
 
 
-@sample.register_fake
+@fake_of("sample")
 def _(logits: Tensor, settings: Tensor, keys: Tensor) -> Tensor:
     del settings
     return keys.new_empty((logits.shape[0],))
