@@ -13,7 +13,8 @@ from typing import Any, TypeVar
 import torch
 
 NAMESPACE = "streamrunner"
-_LIBRARY: Any = torch.library.Library(NAMESPACE, "DEF")
+_registry: Any = torch.library  # untyped in torch
+_LIBRARY = _registry.Library(NAMESPACE, "DEF")
 
 F = TypeVar("F", bound=Callable[..., Any])
 
