@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from streamrunner.runner.fold import JobState
 
 _PLAIN_EVERY_S = 5.0
+_RATE_TOKENS = 200
 
 
 class Display:
@@ -88,7 +89,9 @@ def describe(state: JobState, phase: str) -> str:
     rate = sum(one["output_tokens_per_s"] for one in alive)
     running = sum(one["running"] for one in alive)
     made = sum(one["output_tokens"] for one in alive)
-    eta = estimate_s(state.open_rows, state.completed, state.completion_tokens, rate)
+    # The first steps after a start are prefill: their rate says nothing about the rest.
+    known = made >= _RATE_TOKENS
+    eta = estimate_s(state.open_rows, state.completed, state.completion_tokens, rate) if known else None
     left = "" if eta is None else f"  ~{eta:.0f} s left"
     failed = f"  {state.failed} failed" if state.failed else ""
     return f"{running} running  {made} tokens  {rate:.0f} tok/s{left}{failed}"

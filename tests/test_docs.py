@@ -95,6 +95,11 @@ def check_compose(words: list[str]) -> None:
     assert (ROOT / "docker-compose.yml").exists()
 
 
+def check_kill(words: list[str]) -> None:
+    """What tests/runner/test_end_to_end.py does to a running job."""
+    assert words[:2] == ["kill", "-9"]
+
+
 def check_export(words: list[str]) -> None:
     """The variable is one that the command line reads."""
     [assignment] = words[1:]
@@ -109,6 +114,7 @@ COMMANDS: dict[str, Callable[[list[str]], None]] = {
     "redis-cli": check_redis_cli,
     "docker": check_compose,
     "export": check_export,
+    "kill": check_kill,
 }
 
 
