@@ -42,7 +42,8 @@ class Exporter:
         self._thread = threading.Thread(target=self._run, name=f"export-{path.name}", daemon=True)
 
     def start(self) -> None:
-        """Begin to follow the log."""
+        """Open the file and begin to follow the log. Raises SinkError at once if the file is not to be had."""
+        self._file = JsonlFile(self.path, self._job.job_id.removeprefix("job_"))
         self._thread.start()
 
     def finish(self, timeout_s: float = 60.0) -> None:
@@ -58,11 +59,8 @@ class Exporter:
 
     def _run(self) -> None:
         try:
-            file = JsonlFile(self.path, self._job.job_id.removeprefix("job_"))
-            try:
+            with self._file as file:
                 self._follow(file)
-            finally:
-                file.close()
         except SinkError as error:
             self.fault = error
         except OSError as error:

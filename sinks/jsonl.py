@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import fcntl
 import os
-from typing import TYPE_CHECKING, BinaryIO, NamedTuple
+from typing import TYPE_CHECKING, BinaryIO, NamedTuple, Self
 
 from streamrunner.sinks.errors import SinkError
 
@@ -59,6 +59,12 @@ class JsonlFile:
         """Sync and give the file to whoever wants it next."""
         self.sync()
         self._file.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     def _recover(self) -> set[RowAttempt]:
         written: set[RowAttempt] = set()

@@ -1,0 +1,120 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from openai.types import Completion
+from openai.types.chat import ChatCompletion
+
+from streamrunner.engine.params import SamplingParams
+from streamrunner.engine.step import TokenLogprob
+from streamrunner.runner.flight import ChoiceRun, RowRun
+from streamrunner.runner.job import JobContext
+from streamrunner.runner.response import completed_payload, ended_line, failed_payload, result_line
+from streamrunner.runner.rows import Row
+from streamrunner.runner.spec import JobSpec
+from streamrunner.sinks.keys import JobKeys
+
+JOB = JobContext(
+    "job_01abc",
+    JobKeys("job_01abc"),
+    JobSpec.model_validate({"name": "t", "model": "m", "input": {"path": "x"}}),
+    7,
+    Path(),
+    1700,
+)
+DATA = {"row": 3, "custom_id": 'häns "x"', "attempt": 1}
+
+
+def run(kind: Any, *, logprobs: bool = False) -> RowRun:
+    choices = []
+    for index in range(2):
+        choice = ChoiceRun(
+            f"3.{index}.1", [11, 12], "Hi\u2028 <b>", finish_reason="stop", stop_reason="\n" if index else None
+        )
+        if logprobs:
+            choice.logprobs = [
+                (TokenLogprob(11, -0.5, 1), TokenLogprob(11, -0.5, 1), TokenLogprob(9, float("-inf"), 2)),
+                (TokenLogprob(12, float("-inf"), 7), TokenLogprob(9, -0.1, 1)),
+            ]
+        choices.append(choice)
+    return RowRun(Row(3, "c", kind), "1-0", 1, 1, [1, 2, 3], SamplingParams(n=2), choices)
+
+
+def text_of(token: int) -> str:
+    return f"<{token}>"
+
+
+def body(kind: str, **options: Any) -> dict[str, Any]:
+    payload, usage = completed_payload(JOB, run(kind, **options), text_of)
+    parsed: dict[str, Any] = json.loads(payload)
+    assert parsed["usage"] == usage == {"prompt_tokens": 3, "completion_tokens": 4, "total_tokens": 7}
+    return parsed
+
+
+@pytest.mark.parametrize("logprobs", [False, True])
+def test_openai_parses_a_chat_result(logprobs: bool) -> None:
+    parsed = ChatCompletion.model_validate(body("chat", logprobs=logprobs), strict=True)
+    assert [choice.message.content for choice in parsed.choices] == ["Hi\u2028 <b>"] * 2
+    assert [choice.finish_reason for choice in parsed.choices] == ["stop", "stop"]
+    assert parsed.created == 1700
+    if logprobs:
+        content = parsed.choices[0].logprobs
+        assert content is not None
+        assert content.content is not None
+        first = content.content[0]
+        assert (first.token, first.logprob, first.bytes) == ("<11>", -0.5, list(b"<11>"))
+        assert [one.token for one in first.top_logprobs] == ["<11>", "<9>"]
+
+
+@pytest.mark.parametrize("logprobs", [False, True])
+def test_openai_parses_a_completion_result(logprobs: bool) -> None:
+    parsed = Completion.model_validate(body("completion", logprobs=logprobs), strict=True)
+    assert parsed.choices[0].text == "Hi\u2028 <b>"
+    if logprobs:
+        found = parsed.choices[0].logprobs
+        assert found is not None
+        assert found.tokens == ["<11>", "<12>"]
+        assert found.text_offset == [0, 4]
+
+
+def test_an_impossible_token_is_a_number_and_never_infinity() -> None:
+    token = body("chat", logprobs=True)["choices"][0]["logprobs"]["content"][1]
+    assert token["logprob"] == -9999.0
+
+
+def test_the_matched_stop_string_is_told_as_vllm_does() -> None:
+    assert [choice["stop_reason"] for choice in body("chat")["choices"]] == [None, "\n"]
+
+
+def test_a_completed_line_is_openais_batch_output() -> None:
+    payload = completed_payload(JOB, run("chat"), text_of).payload
+    line = result_line("job_01abc", "request.completed", DATA, payload)
+    assert line.startswith(b'{"id":"batch_req_01abc_3_1","custom_id":')
+    assert b"\n" not in line
+    parsed = json.loads(line)
+    assert list(parsed) == ["id", "custom_id", "response", "error"]
+    assert parsed["custom_id"] == DATA["custom_id"]
+    assert (parsed["response"]["status_code"], parsed["error"]) == (200, None)
+    ChatCompletion.model_validate(parsed["response"]["body"])
+
+
+@pytest.mark.parametrize(
+    ("code", "status", "kind"),
+    [("context_length_exceeded", 400, "invalid_request_error"), ("nan_logits", 500, "server_error")],
+)
+def test_a_failed_line_has_the_error_in_its_body(code: str, status: int, kind: str) -> None:
+    error = {"code": code, "message": "too long", "param": None}
+    parsed = json.loads(result_line("job_01abc", "request.failed", {**DATA, "error": error}, failed_payload(error)))
+    assert parsed["response"]["status_code"] == status
+    assert parsed["response"]["body"]["error"] == {"message": "too long", "type": kind, "param": None, "code": code}
+
+
+def test_a_row_that_shared_its_jobs_ending_has_no_response() -> None:
+    parsed = json.loads(ended_line("job_01abc", 9, "c", {"code": "batch_cancelled", "message": "by request"}))
+    assert parsed == {
+        "id": "batch_req_01abc_9_1", "custom_id": "c", "response": None,
+        "error": {"code": "batch_cancelled", "message": "by request"},
+    }  # fmt: skip
