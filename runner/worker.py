@@ -42,6 +42,8 @@ if TYPE_CHECKING:
 # How many sequences wait in the engine beyond those that run: enough that it never starves between two flushes.
 _AHEAD = 16
 _CLAIM_RETRY_S = 0.5
+# Followers get this long to read the tokens of an ended job; its results and history stay.
+_STEPS_TTL_MS = 3_600_000
 
 
 class Outcome(enum.Enum):
@@ -132,7 +134,11 @@ class Worker:
         self._flush()
         reply = self._log.end(status, reason)
         self._lease.observe(reply)
-        return None if reply["s"] == "OPEN" else Outcome.ENDED
+        if reply["s"] == "OPEN":
+            return None
+        if self._job.spec.events.retention == "live":
+            self._log.expire_steps(_STEPS_TTL_MS)
+        return Outcome.ENDED
 
     # ── rows in ─────────────────────────────────────────────────────────────────────────────────────────────────────
 

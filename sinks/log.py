@@ -143,6 +143,16 @@ class JobLog:
         """Append `job.ended` with the counts; refused while rows are open and for a second time."""
         return self._call("end", [self._by, status, reason])
 
+    def expire_steps(self, ttl_ms: int) -> None:
+        """Let the step streams of all workers go after a while; results and history stay. Best effort."""
+        try:
+            client: Any = self._connected()
+            names = [name[2:].decode() for name in client.hkeys(self._keys.meta) if name.startswith(b"w:")]
+            for name in names:
+                client.pexpire(self._keys.steps(name), ttl_ms)
+        except (*_LOST, redis_errors.ResponseError):
+            self._client = None
+
     def leave(self, lease: WorkerLease, reason: str) -> Reply:
         """Give the lease back on purpose, so that others can claim this worker's ranges at once."""
         return self._call("leave", [lease.worker, lease.epoch, lease.token, reason], lease.worker)

@@ -188,6 +188,7 @@ def test_every_row_ends_once_and_the_job_with_them(rig: Rig) -> None:
     assert sorted(rig.results()) == list(range(70))
     assert [len(texts) for texts in rig.results().values()].count(2) == 24
     assert rig.types()[-1] == "job.ended"
+    assert rig.client.pttl(rig.job.keys.steps("a")) > 3_000_000, "tokens go an hour after the job"
 
 
 def test_a_lease_that_ran_out_costs_nothing_if_nobody_took_over(

@@ -344,3 +344,13 @@ def test_a_log_that_stays_away_is_reported_after_the_patience(job: Job) -> None:
     with pytest.raises(LogUnreachable, match="redis://gone"):
         log.end("completed")
     assert waits
+
+
+def test_tokens_of_an_ended_job_can_be_let_go(job: Job) -> None:
+    lease = job.join("a")
+    claimed = job.claim(lease)
+    job.log.flush(lease, flush(1, steps=encode_deltas([StepDelta(0, claimed.claim, 0, 0, [5], "x")])))
+    job.log.expire_steps(60_000)
+    client: Any = job.client
+    assert 0 < client.pttl(job.keys.steps("a")) <= 60_000
+    assert client.pttl(job.keys.log) == -1
