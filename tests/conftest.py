@@ -133,3 +133,18 @@ def log_server(request: pytest.FixtureRequest) -> Iterator[LogServer]:
 
     with ExternalServer(request.getfixturevalue("debian_redis")) as server:
         yield server
+
+
+@pytest.fixture(scope="session")
+def model_cache(request: pytest.FixtureRequest) -> Path:
+    """Where converted models stay between runs; folders in it are named by the digest of their source."""
+    assert request.config.cache is not None
+    return request.config.cache.mkdir("streamrunner-models")
+
+
+@pytest.fixture(scope="session")
+def smollm2(model_cache: Path) -> Path:
+    """Folder of the real SmolLM2-135M-Instruct; the first run ever converts it (about 30 s)."""
+    from streamrunner.engine.convert import resolve_model
+
+    return resolve_model("smollm2-135m-instruct", model_cache).path

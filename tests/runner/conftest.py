@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -56,6 +57,12 @@ class Bench:
             "engine": {"max_model_len": 512}, "outputs": [{"type": "jsonl", "path": "out/results.jsonl"}], **sections,
         }  # fmt: skip
         self.job.write_text(json.dumps(self.spec), "utf-8")
+
+    def use_example(self, name: str) -> None:
+        """Copy an example's files here, as a user would."""
+        for file in (Path(__file__).parents[2] / "examples" / name).glob("*.*"):
+            if file.is_file():
+                shutil.copy(file, self.folder)
 
     def run(self, *args: str, timeout: float = 90.0) -> subprocess.CompletedProcess[str]:
         command = [str(RUNNER), *args]

@@ -15,6 +15,7 @@ from streamrunner.sinks.events import validate_event
 if TYPE_CHECKING:
     import subprocess
     from collections.abc import Callable
+    from pathlib import Path
 
     Bench = Any  # tests/runner/conftest.py, which is no module to import
 
@@ -255,3 +256,21 @@ def test_a_consumer_that_stops_reading_does_not_hold_up_the_job(bench: Bench, ch
         out, err = process.communicate(timeout=60)
     assert process.returncode == 0, err
     assert "8 completed" in out
+
+
+@pytest.mark.model
+def test_the_quickstart_answers_with_the_real_model(bench: Bench, smollm2: Path) -> None:
+    """`make demo` without its installation: 24 rows, every one with text, a second time at once and without a model."""
+    bench.data_dir.mkdir(parents=True, exist_ok=True)
+    (bench.data_dir / "cache").symlink_to(smollm2.parents[1])
+    bench.use_example("quickstart")
+    done = bench.submit()
+    assert done.returncode == 0, done.stderr
+    assert "24 completed, 0 failed" in done.stdout
+    texts = bench.texts()
+    assert len(texts) == 24
+    assert "Paris" in texts["fact-capital-france"][0]
+    assert all(any(char.isalpha() for char in text) for choices in texts.values() for text in choices)
+    again = bench.submit()
+    assert "already done: 24 completed" in again.stdout
+    assert "loading" not in again.stderr
