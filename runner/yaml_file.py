@@ -44,12 +44,13 @@ def read_yaml(path: Path) -> dict[str, Any]:
     """The mapping in a file. Raises RunnerError (`spec_not_found`, `spec_unreadable`, `spec_too_large`, `bad_yaml`)."""
     text = _read_text(path)
     try:
-        _check_shape(text, path)
+        _Shape(path).check(text)
         document = yaml.load(text, Loader=_UniqueKeyLoader)  # noqa: S506 - derived from the safe loader
     except yaml.YAMLError as error:
         raise RunnerError("bad_yaml", f"{path} is no valid YAML: {_where(error)}") from error
-    except (ValueError, OverflowError, RecursionError) as error:
-        raise RunnerError("bad_yaml", f"{path} has a value that YAML cannot read: {error}") from error
+    # PyYAML's constructors of `!!bool`, `!!timestamp` and so on raise these for a text that is none.
+    except (ValueError, LookupError, AttributeError, OverflowError, RecursionError) as error:
+        raise RunnerError("bad_yaml", f"{path} has a value that is not what its tag or form says: {error}") from error
     if not isinstance(document, dict):
         raise RunnerError("bad_yaml", f"{path} holds {_kind(document)}, not `key: value` lines such as `model: …`")
     return document
@@ -74,25 +75,54 @@ def _read_text(path: Path) -> str:
         raise RunnerError("bad_yaml", f"{path} is no UTF-8 at byte {error.start}: save it as UTF-8") from error
 
 
-def _check_shape(text: str, path: Path) -> None:
+class _Shape:
     """Depth and size with all aliases expanded, from the parser's events: before anything recurses."""
-    sizes: dict[str, int] = {}
-    open_nodes: list[tuple[str | None, int]] = []
-    total = 0
-    for event in yaml.parse(text, Loader=_Loader):
-        if isinstance(event, yaml.AliasEvent):
-            total += sizes.get(event.anchor or "", 0)
-        elif isinstance(event, yaml.NodeEvent):
-            total += 1
-            if isinstance(event, yaml.CollectionStartEvent):
-                open_nodes.append((event.anchor, total))
-        elif isinstance(event, yaml.CollectionEndEvent):
-            anchor, before = open_nodes.pop()
-            if anchor:
-                sizes[anchor] = total - before + 1
-        if len(open_nodes) > MAX_DEPTH or total > MAX_NODES:
-            limit = f"{MAX_DEPTH} levels" if len(open_nodes) > MAX_DEPTH else f"{MAX_NODES} values (aliases expanded)"
-            raise RunnerError("bad_yaml", f"{path} is larger than {limit}: a job file is a short list of keys")
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._num_nodes = 0
+        # Collections that are being read: anchor, nodes before, levels found inside.
+        self._open: list[tuple[str | None, int, int]] = []
+        # Anchor → its nodes and levels.
+        self._known: dict[str, tuple[int, int]] = {}
+
+    def check(self, text: str) -> None:
+        for event in yaml.parse(text, Loader=_Loader):
+            if isinstance(event, yaml.AliasEvent):
+                self._add(*self._referred(event.anchor or ""))
+            elif isinstance(event, yaml.CollectionStartEvent):
+                self._add(1, 1)
+                self._open.append((event.anchor, self._num_nodes - 1, 1))
+            elif isinstance(event, yaml.CollectionEndEvent):
+                self._close()
+            elif isinstance(event, yaml.ScalarEvent):
+                self._add(1, 0)
+
+    def _referred(self, anchor: str) -> tuple[int, int]:
+        if any(anchor == one for one, _, _ in self._open):
+            raise RunnerError("bad_yaml", f"{self._path} has a value that holds itself, *{anchor}: write it out")
+        return self._known.get(anchor, (1, 0))
+
+    def _add(self, num_nodes: int, levels: int) -> None:
+        self._num_nodes += num_nodes
+        self._deepen(levels)
+        if self._num_nodes > MAX_NODES or len(self._open) + levels > MAX_DEPTH:
+            raise RunnerError(
+                "bad_yaml",
+                f"{self._path} has more than {MAX_NODES} values or {MAX_DEPTH} levels (aliases expanded): "
+                "a job file is a short list of keys",
+            )
+
+    def _close(self) -> None:
+        anchor, before, levels = self._open.pop()
+        if anchor:
+            self._known[anchor] = (self._num_nodes - before, levels)
+        self._deepen(levels)
+
+    def _deepen(self, levels: int) -> None:
+        if self._open:
+            anchor, before, deepest = self._open[-1]
+            self._open[-1] = (anchor, before, max(deepest, levels + 1))
 
 
 def _where(error: yaml.YAMLError) -> str:
