@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -60,7 +59,7 @@ class SamplingParams:
         self._check_stop()
 
     def _check_range(self, name: str, value: float, low: float, high: float) -> None:
-        if not math.isfinite(value) or not low <= value <= high:
+        if not low <= value <= high:  # neither is NaN
             raise _invalid(name, value, f"between {low} and {high}")
 
     def _check_stop(self) -> None:

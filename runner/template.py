@@ -26,19 +26,23 @@ def check_template(source: str) -> str:
         _compiled(source)
     except TemplateSyntaxError as error:
         raise ValueError(f"it is no valid Jinja template: {error.message} (line {error.lineno})") from error
+    except (RecursionError, SyntaxError) as error:  # from Python, which Jinja makes of it
+        raise ValueError("its blocks or brackets are nested too deep") from error
     return source
 
 
 def render(source: str, columns: Mapping[str, Any]) -> str:
     """A row's prompt. Raises RunnerError (`template_error`) that names the missing column or the fault."""
-    from jinja2 import TemplateError, UndefinedError
+    from jinja2 import UndefinedError
 
     try:
         return _bounded(_compiled(source), columns)
     except UndefinedError as error:
         have = ", ".join(sorted(columns)) or "none"
         raise RunnerError("template_error", f"input.prompt: {error.message}; the row has the columns {have}") from error
-    except (TemplateError, ArithmeticError, LookupError, TypeError, ValueError, RecursionError) as error:
+    except RunnerError:
+        raise
+    except Exception as error:  # a filter raises whatever it likes, and only this row is lost
         raise RunnerError("template_error", f"input.prompt cannot be filled in: {error}") from error
 
 

@@ -9,6 +9,8 @@ _BYTES = {
     "": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12,
     "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30, "tib": 1 << 40,
 }  # fmt: skip
+# Beyond it a float skips whole numbers.
+_MOST = float(1 << 53)
 _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 
@@ -26,4 +28,7 @@ def _parse(text: str, units: dict[str, float] | dict[str, int], what: str) -> fl
     found = _QUANTITY.match(text)
     if found is None or found[2].lower() not in units:
         raise ValueError(f"write {what}")
-    return float(found[1]) * units[found[2].lower()]
+    amount = float(found[1]) * units[found[2].lower()]
+    if amount > _MOST:
+        raise ValueError(f"{text[:20]} is more than there is: write {what}")
+    return amount
