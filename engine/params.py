@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 MAX_LOGPROBS = 20
 # A stop list is tried at every token of every sequence.
 MAX_STOP_STRINGS = 16
+_SHOWN = 40
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,4 +73,4 @@ class SamplingParams:
 
 
 def _invalid(name: str, value: object, allowed: str) -> EngineError:
-    return EngineError("invalid_params", f"{name} is {value}, it must be {allowed}", name)
+    return EngineError("invalid_params", f"{name} is {str(value)[:_SHOWN]}, it must be {allowed}", name)

@@ -5,8 +5,10 @@ The ranges of sampling and engine settings are the engine's own: its classes are
 
 from __future__ import annotations
 
+import math
 from dataclasses import fields
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from pathlib import Path
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 from pydantic_core import PydanticCustomError
@@ -19,9 +21,6 @@ from streamrunner.runner.spec_problems import describe_problems
 from streamrunner.runner.template import check_template
 from streamrunner.runner.units import parse_bytes, parse_seconds
 from streamrunner.runner.yaml_file import read_yaml
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 MAX_NAME = 128
 
@@ -46,11 +45,46 @@ def _name(value: str) -> str:
     return value
 
 
+def _path(value: str) -> str:
+    if "\0" in value:
+        raise ValueError("no path has a zero byte in it")
+    try:
+        Path(value).expanduser()
+    except RuntimeError as error:
+        raise ValueError("there is no such user: write the folder out, or ./~… for a file of that name") from error
+    return value
+
+
+def _auto_or_bool(value: Any) -> Any:
+    if value != "auto" and not isinstance(value, bool):
+        raise ValueError("write auto, true or false")
+    return value
+
+
+def _plain_json(value: Any, where: str = "") -> Any:
+    """What YAML may hold and JSON cannot would change on its way to the row."""
+    if isinstance(value, dict):
+        for name, one in value.items():
+            if not isinstance(name, str):
+                raise ValueError(f"its key {where}{name!r} is no text: put it in quotes")
+            _plain_json(one, f"{where}{name}.")
+    elif isinstance(value, list):
+        for place, one in enumerate(value):
+            _plain_json(one, f"{where}{place}.")
+    elif isinstance(value, float) and not math.isfinite(value):
+        raise ValueError(f"its {where[:-1]} is {value}: write a finite number")
+    elif not isinstance(value, str | int | float | None):
+        raise ValueError(f"its {where[:-1]} is no text, number, list or object: put it in quotes")
+    return value
+
+
 # Lax mode would take "0.7" for 0.7 and true for 1: a typo should be told, not guessed.
 Int = Annotated[int, Field(strict=True)]
 Float = Annotated[float, Field(strict=True, allow_inf_nan=False)]
 Bool = Annotated[bool, Field(strict=True)]
 Text = Annotated[str, Field(min_length=1)]
+FilePath = Annotated[Text, AfterValidator(_path)]
+Request = Annotated[dict[str, Any], AfterValidator(_plain_json)]
 
 
 class Section(BaseModel):
@@ -62,7 +96,7 @@ class Section(BaseModel):
 class InputSpec(Section):
     """A file of rows. prompt: a template over a row's columns that makes its prompt."""
 
-    path: Text
+    path: FilePath
     format: Literal["auto", "openai", "jsonl"] = "auto"
     prompt: Annotated[str, AfterValidator(check_template)] | None = None
     on_invalid: Literal["fail_row", "fail_job"] = "fail_row"
@@ -104,7 +138,7 @@ class EngineSpec(Section):
     max_num_batched_tokens: Int | None = None
     kv_cache_memory: Annotated[Int, BeforeValidator(_to_bytes)] = 2 << 30
     enable_prefix_caching: Bool = True
-    deterministic: Bool | Literal["auto"] = "auto"
+    deterministic: Annotated[bool | Literal["auto"], BeforeValidator(_auto_or_bool)] = "auto"
 
     @model_validator(mode="after")
     def _check_ranges(self) -> EngineSpec:
@@ -135,17 +169,17 @@ class OutputSpec(Section):
     """One file of results. path: relative to the job file."""
 
     type: Literal["jsonl"] = "jsonl"
-    path: Text
+    path: FilePath
 
 
 class JobSpec(Section):
     """A whole job file. Its rows are in a file (`input`) or in place (`requests`)."""
 
     name: Annotated[str, Field(min_length=1, max_length=MAX_NAME), AfterValidator(_name)]
-    model: Text
+    model: FilePath
     task: Literal["chat", "completion"] | None = None
     input: InputSpec | None = None
-    requests: tuple[dict[str, Any], ...] | None = None
+    requests: tuple[Request, ...] | None = None
     sampling: SamplingSpec = SamplingSpec()
     engine: EngineSpec = EngineSpec()
     events: EventsSpec = EventsSpec()
@@ -162,8 +196,10 @@ class JobSpec(Section):
     def _check_sources_and_outputs(self) -> JobSpec:
         if (self.input is None) == (self.requests is None):
             raise PydanticCustomError(
-                "rows", "give the rows once: `input: {{path: rows.jsonl}}` for a file, or `requests: [...]` in place"
+                "rows", "give the rows once: `input: {path: rows.jsonl}` for a file, or `requests: [...]` in place"
             )
+        if self.requests == ():
+            raise PydanticCustomError("rows", "`requests` is an empty list: write at least one row")
         paths = [output.path for output in self.outputs]
         if len(set(paths)) < len(paths):
             raise PydanticCustomError("outputs", "two `outputs` have the same path: give each its own file")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import difflib
+import math
+import re
 from typing import TYPE_CHECKING, Any, get_args
 
 if TYPE_CHECKING:
@@ -12,6 +14,7 @@ if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
 
 _SHOWN = 60
+_PLACE = re.compile(r"\[\d+\]")
 _CLOSE = 0.6
 _MUST_BE = {
     "int_type": "write a whole number",
@@ -21,10 +24,14 @@ _MUST_BE = {
     "bool_type": "write true or false",
     "string_type": "write text (in quotes, if YAML takes it for something else)",
     "tuple_type": "write a list",
-    "model_type": "write `key: value` lines or {key: value}",
-    "dict_type": "write `key: value` lines or {key: value}",
+    "model_type": "write `key: value` lines or {{key: value}}",
+    "dict_type": "write `key: value` lines or {{key: value}}",
     "string_too_short": "write something",
+    "string_too_long": "write at most {max_length} characters",
+    "greater_than_equal": "write at least {ge}",
+    "less_than_equal": "write at most {le}",
 }
+_NUMBERS: dict[str, type[int | float]] = {"int_type": int, "float_type": float}
 _REMEDIES = {"model": "a hub id, a folder, a .gguf file or an installed model package"}
 
 
@@ -47,7 +54,7 @@ def schema_keys(model: type[BaseModel], prefix: str = "") -> Iterator[str]:
 
 def closest_key(key: str, model: type[BaseModel]) -> str | None:
     """The key that was probably meant, wherever it belongs; one in the same section wins a tie."""
-    section, _, name = key.rpartition(".")
+    section, _, name = _PLACE.sub("", key).rpartition(".")
 
     def likeness(candidate: str) -> float:
         theirs, _, last = candidate.rpartition(".")
@@ -67,14 +74,36 @@ def _sentence(detail: ErrorDetails, model: type[BaseModel]) -> str:
         return f"`{key}` is missing{remedy}"
     if kind in ("engine_refuses", "rows", "outputs"):
         return detail["msg"]
-    shown = _shown(detail["input"])
+    if kind == "invalid_key":
+        return f"a key is {_shown(detail['input'])}: write text (in quotes, if YAML takes it for something else)"
+    return f"`{key}` is {_shown(detail['input'])}: {_remedy(detail)}"
+
+
+def _remedy(detail: ErrorDetails) -> str:
+    kind, context = detail["type"], detail.get("ctx", {})
     if kind == "literal_error":
-        return f"`{key}` is {shown}: write {detail['ctx']['expected'].replace(chr(39), '')}"
-    return f"`{key}` is {shown}: {_MUST_BE.get(kind) or _lower_first(detail['msg'].removeprefix('Value error, '))}"
+        return f"write {context['expected'].replace(chr(39), '')}"
+    if kind in _NUMBERS and (number := _as_number(detail["input"], _NUMBERS[kind])) is not None:
+        return f"write it as {number}"
+    if kind in _MUST_BE:
+        return _MUST_BE[kind].format_map(context)
+    return _lower_first(detail["msg"].removeprefix("Value error, "))
+
+
+def _as_number(value: Any, make: type[int | float]) -> float | None:
+    """The number a text was meant as: YAML 1.1 takes 1e-3 for one, and quotes make one of 5."""
+    try:
+        number = make(value) if isinstance(value, str) else math.nan
+    except ValueError:
+        return None
+    return number if math.isfinite(number) else None
 
 
 def _unknown(key: str, model: type[BaseModel]) -> str:
     meant = closest_key(key, model)
+    if meant == key:  # with the dot in it
+        section, _, name = key.rpartition(".")
+        return f"`{key}` is one key here: write `{section}: {{{name}: …}}`"
     return f"there is no key `{key}`" + (
         f": did you mean `{meant}`?" if meant else ": docs/job-yaml.md lists those there are"
     )
@@ -92,6 +121,8 @@ def _key(loc: tuple[int | str, ...]) -> str:
 
 
 def _shown(value: Any) -> str:
+    if value is None or isinstance(value, bool):
+        return {None: "empty", True: "true", False: "false"}[value]
     text = repr(value)
     return text if len(text) <= _SHOWN else text[: _SHOWN - 1] + "…"
 

@@ -48,9 +48,10 @@ def read_yaml(path: Path) -> dict[str, Any]:
         document = yaml.load(text, Loader=_UniqueKeyLoader)  # noqa: S506 - derived from the safe loader
     except yaml.YAMLError as error:
         raise RunnerError("bad_yaml", f"{path} is no valid YAML: {_where(error)}") from error
-    # PyYAML's constructors of `!!bool`, `!!timestamp` and so on raise these for a text that is none.
-    except (ValueError, LookupError, AttributeError, OverflowError, RecursionError) as error:
-        raise RunnerError("bad_yaml", f"{path} has a value that is not what its tag or form says: {error}") from error
+    except (ValueError, OverflowError, RecursionError) as error:
+        raise RunnerError("bad_yaml", f"{path} has a value that YAML cannot read: {error}") from error
+    except (LookupError, AttributeError) as error:  # PyYAML trips over `!!bool maybe` and `!!timestamp soon`
+        raise RunnerError("bad_yaml", f"{path} has a value that is not what its `!!` tag says: drop the tag") from error
     if not isinstance(document, dict):
         raise RunnerError("bad_yaml", f"{path} holds {_kind(document)}, not `key: value` lines such as `model: …`")
     return document
