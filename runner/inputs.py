@@ -77,7 +77,7 @@ def scan_input(spec: JobSpec, base: Path, data_dir: Path) -> InputScan:
         _Scanner(spec, scan, path).run(file)
     if scan.rows == 0:
         raise RunnerError("empty_file", f"{path} has no rows: give it at least one line")
-    _apply_policy(spec, scan, path)
+    _apply_policy(spec, scan)
     return scan
 
 
@@ -109,7 +109,6 @@ class _Scanner:
         self._spec = spec
         self._scan = scan
         self._uri = str(path.resolve())
-        self._path = path
         self._line_of: dict[bytes, int] = {}
         self._whole = hashlib.sha256()
 
@@ -165,21 +164,27 @@ class _Scanner:
         if before != number:
             raise RunnerError(
                 "duplicate_custom_id",
-                f"custom_id {custom_id!r} stands in line {before} and again in line {number} of {self._path.name}: "
+                f"custom_id {custom_id!r} stands in line {before} and again in line {number} of {_shown(self._spec)}: "
                 "every row needs its own, results are told apart by it",
             )
 
 
-def _apply_policy(spec: JobSpec, scan: InputScan, path: Path) -> None:
+def _shown(spec: JobSpec) -> str:
+    """What the user calls the input; rows in place stand in a file that only we know."""
+    return "`requests`" if spec.input is None else Path(spec.input.path).name
+
+
+def _apply_policy(spec: JobSpec, scan: InputScan) -> None:
+    name = _shown(spec)
     if len(scan.kinds) > 1:
-        raise RunnerError("url_mismatch", f"{path.name} mixes chat and completion rows: give each its own job")
+        raise RunnerError("url_mismatch", f"{name} mixes chat and completion rows: give each its own job")
     if not scan.num_errors:
         return
     shown = "; ".join(f"line {one.line}: {one.message} [{one.code}]" for one in scan.errors[:_SHOWN_ERRORS])
     if scan.num_errors == scan.rows:
-        raise RunnerError("no_valid_rows", f"none of the {scan.rows} rows of {path.name} can run: {shown}")
+        raise RunnerError("no_valid_rows", f"none of the {scan.rows} rows of {name} can run: {shown}")
     if spec.input is not None and spec.input.on_invalid == "fail_job":
-        raise RunnerError("invalid_rows", f"{scan.num_errors} rows of {path.name} cannot run: {shown}")
+        raise RunnerError("invalid_rows", f"{scan.num_errors} rows of {name} cannot run: {shown}")
 
 
 def _source(spec: JobSpec, base: Path, data_dir: Path) -> Path:
@@ -197,13 +202,14 @@ def _source(spec: JobSpec, base: Path, data_dir: Path) -> Path:
 
 def _opened(path: Path) -> BinaryIO:
     try:
-        file = path.open("rb")
+        # Asked first: a pipe would not open until somebody writes to it.
+        is_regular = stat.S_ISREG(path.stat().st_mode)
+        file = path.open("rb") if is_regular else None
     except FileNotFoundError as error:
         raise RunnerError("input_missing", f"there is no input file {path}") from error
     except OSError as error:
         raise RunnerError("input_unreadable", f"{path} cannot be read: {error.strerror}") from error
-    if not stat.S_ISREG(path.stat().st_mode):
-        file.close()
+    if file is None:
         raise RunnerError(
             "input_unreadable", f"{path} is no regular file: save the rows to one, a resume reads them again"
         )

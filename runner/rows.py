@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 MAX_LINE_BYTES = 16 << 20
 MAX_CUSTOM_ID = 512
+_MAX_MESSAGE = 500
 
 CHAT_URL, COMPLETION_URL = "/v1/chat/completions", "/v1/completions"
 _KIND_OF_URL: dict[str, Literal["chat", "completion"]] = {CHAT_URL: "chat", COMPLETION_URL: "completion"}
@@ -89,9 +90,14 @@ def parse_row(raw: bytes, index: int, line: int, spec: JobSpec) -> Row | RowErro
         custom_id = _custom_id(value, index, required=_is_batch_line(value, spec))
         return _row(value, index, custom_id, spec)
     except _Bad as bad:
-        return RowError(index, line, custom_id, bad.code, bad.message, bad.param)
+        return RowError(index, line, custom_id, bad.code, _cut(bad.message), bad.param and _cut(bad.param))
     except RunnerError as error:
-        return RowError(index, line, custom_id, error.code, error.message, "prompt")
+        return RowError(index, line, custom_id, error.code, _cut(error.message), "prompt")
+
+
+def _cut(message: str) -> str:
+    """A message is to be read: what it quotes of a row may be megabytes."""
+    return message if len(message) <= _MAX_MESSAGE else f"{message[: _MAX_MESSAGE - 1]}…"
 
 
 def _is_batch_line(value: Mapping[str, Any], spec: JobSpec) -> bool:
@@ -176,7 +182,8 @@ def _messages(body: dict[str, Any]) -> tuple[Mapping[str, Any], ...]:
         where = f"messages[{place}]"
         if not isinstance(message, dict) or not isinstance(message.get("role"), str):
             raise _Bad("invalid_messages", f"`{where}` must be an object with a `role`", where)
-        if not _is_content(message.get("content")) and not message.get("tool_calls"):
+        content = message.get("content")
+        if not _is_content(content) and not (content is None and message.get("tool_calls")):
             raise _Bad(
                 "invalid_messages", f"`{where}.content` must be text or a list of text parts", f"{where}.content"
             )
@@ -256,7 +263,7 @@ def _check_default(name: str, value: Any) -> None:
 
 def _chat_logprobs(body: dict[str, Any]) -> int | None:
     wanted, top = body.get("logprobs"), body.get("top_logprobs")
-    if wanted not in (None, False, True):
+    if wanted is not None and not isinstance(wanted, bool):
         raise _Bad("invalid_parameter", "`logprobs` of a chat must be true or false", "logprobs")
     if top is not None and (not _is_int(top) or not wanted):
         raise _Bad("invalid_parameter", "`top_logprobs` must be a whole number beside `logprobs: true`", "top_logprobs")

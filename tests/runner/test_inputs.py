@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -92,6 +93,35 @@ def test_every_row_keeps_its_number_and_its_line(tmp_path: Path, pieces: list[by
     assert sum(one.count for one in found.ranges) == found.rows == len(expected)
 
 
+_TEXTS = st.text(alphabet=st.sampled_from('ab \u2028\u2029\x85\xa0é日🌊\t\r\n"\\\ufeff'), max_size=8)
+_ENDS = st.sampled_from([b"\n", b"\r\n", b" \t\n", b"\n\n", b"\n \r\n"])
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(
+    st.lists(st.tuples(_TEXTS, st.booleans(), _ENDS), min_size=1, max_size=140),
+    st.booleans(),
+    st.booleans(),
+)
+def test_any_file_reads_back_byte_for_byte(
+    tmp_path: Path, rows: list[tuple[str, bool, bytes]], has_mark: bool, ends_bare: bool
+) -> None:
+    raws = [json.dumps({"prompt": f"x{text}"}, ensure_ascii=ascii_only).encode() for text, ascii_only, _ in rows]
+    ends = [end for _, _, end in rows]
+    if ends_bare:
+        ends[-1] = b""
+    content = b"\xef\xbb\xbf" * has_mark + b"".join(raw + end for raw, end in zip(raws, ends, strict=True))
+    found = scan(tmp_path, content)
+    assert found.num_errors == 0
+    read = rows_of(found)
+    assert [(row, raw) for row, _, raw in read] == list(enumerate(raws))
+    lines = content.removeprefix(b"\xef\xbb\xbf").split(b"\n")
+    assert all(lines[number - 1].strip() == raw.strip() for _, number, raw in read)
+    covered = [content[one.offset : one.offset + one.bytes] for one in found.ranges]
+    assert b"".join(covered).strip() == content.strip()
+    assert all(one.count == ROWS_PER_RANGE for one in found.ranges[:-1])
+
+
 def test_a_custom_id_may_stand_once(tmp_path: Path) -> None:
     content = b"\n".join([line(0), line(1), line(0)])
     error = refused(tmp_path, content)
@@ -117,6 +147,16 @@ def test_a_file_without_a_row_that_can_run_is_refused(tmp_path: Path, content: b
     assert refused(tmp_path, content).code == code
 
 
+def test_a_name_given_to_a_nameless_row_counts_too(tmp_path: Path) -> None:
+    error = refused(tmp_path, b'{"prompt": "x"}\n{"prompt": "y", "custom_id": "row-0"}\n')
+    assert error.code == "duplicate_custom_id"
+
+
+def test_a_thousand_errors_are_kept_and_all_are_counted(tmp_path: Path) -> None:
+    found = scan(tmp_path, line(0) + b"\n" + b"{oops\n" * 1500)
+    assert (found.rows, found.num_errors, len(found.errors)) == (1501, 1500, 1000)
+
+
 def test_chat_and_completion_rows_do_not_mix(tmp_path: Path) -> None:
     chat = json.dumps({"messages": [{"role": "user", "content": "x"}]}).encode()
     assert refused(tmp_path, line(0) + b"\n" + chat).code == "url_mismatch"
@@ -128,6 +168,13 @@ def test_missing_files_and_folders_are_named(tmp_path: Path) -> None:
     assert caught.value.code == "input_missing"
     (tmp_path / "rows.jsonl").mkdir()
     with pytest.raises(RunnerError) as caught:
+        scan_input(spec(), tmp_path, tmp_path)
+    assert caught.value.code == "input_unreadable"
+
+
+def test_a_pipe_is_refused_and_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "rows.jsonl")
+    with pytest.raises(RunnerError, match="no regular file") as caught:
         scan_input(spec(), tmp_path, tmp_path)
     assert caught.value.code == "input_unreadable"
 
@@ -153,3 +200,21 @@ def test_rows_in_the_job_file_are_kept_where_a_resume_finds_them(tmp_path: Path)
 def test_a_range_survives_the_log(tmp_path: Path) -> None:
     [one] = scan(tmp_path, line(0)).ranges
     assert RangeSpec(**json.loads(json.dumps(asdict(one)))) == one
+
+
+def test_bad_rows_in_the_job_file_are_named_as_the_user_knows_them(tmp_path: Path) -> None:
+    of = JobSpec.model_validate({"name": "t", "model": "m", "requests": [{"promt": "one"}]})
+    with pytest.raises(RunnerError, match=r"none of the 1 rows of `requests`.*line 1"):
+        scan_input(of, tmp_path, tmp_path)
+
+
+def test_a_range_is_gone_with_its_file(tmp_path: Path) -> None:
+    [one] = scan(tmp_path, line(0)).ranges
+    (tmp_path / "rows.jsonl").write_bytes(b"")
+    with pytest.raises(RunnerError, match=r"rows 0-0 .*--new") as caught:
+        read_range(one)
+    assert caught.value.code == "input_changed"
+    (tmp_path / "rows.jsonl").unlink()
+    with pytest.raises(RunnerError) as caught:
+        read_range(one)
+    assert caught.value.code == "input_missing"

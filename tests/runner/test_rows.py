@@ -7,7 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamrunner.runner.rows import MAX_CUSTOM_ID, Row, RowError, parse_row
+from streamrunner.engine.errors import EngineError
+from streamrunner.runner.request import row_params
+from streamrunner.runner.rows import MAX_CUSTOM_ID, MAX_LINE_BYTES, Row, RowError, parse_row
 from streamrunner.runner.spec import JobSpec
 
 HELLO = [{"role": "user", "content": "hello"}]
@@ -97,6 +99,8 @@ def test_the_format_decides_what_a_line_is() -> None:
         (batch({"messages": HELLO, "max_tokens": True}), "invalid_parameter", "max_tokens"),
         (batch({"messages": HELLO, "stop": [1]}), "invalid_parameter", "stop"),
         (batch({"messages": HELLO, "logprobs": 5}), "invalid_parameter", "logprobs"),
+        (batch({"messages": HELLO, "logprobs": 1}), "invalid_parameter", "true or false"),
+        (batch({"messages": [{"role": "assistant", "content": 5, "tool_calls": [{}]}]}), "invalid_messages", "content"),
         (batch({"messages": HELLO, "top_logprobs": 5}), "invalid_parameter", "logprobs: true"),
         (batch({"messages": HELLO, "stream": True}), "unsupported_parameter", "stream"),
         (
@@ -134,6 +138,31 @@ def test_content_parts_and_tools_reach_the_template() -> None:
     found = row(batch({"messages": parts, "tools": tools}))
     assert found.messages == tuple(parts)
     assert found.tools == tuple(tools)
+
+
+def test_a_message_may_be_nothing_but_tool_calls() -> None:
+    calls = [{"role": "assistant", "content": None, "tool_calls": [{"type": "function"}]}]
+    assert row(batch({"messages": calls})).messages == tuple(calls)
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        batch({"messages": HELLO}, url="x" * 100_000),
+        batch({"messages": HELLO}, method=["x"] * 100_000),
+        batch({"messages": HELLO, "x" * 100_000: 1}),
+        b'{"' + b"x" * 100_000 + b'": 1, "' + b"x" * 100_000 + b'": 2}',
+    ],
+    ids=["url", "method", "parameter", "twice"],
+)
+def test_a_message_never_grows_with_the_row(raw: bytes) -> None:
+    found = error(raw)
+    assert len(found.message) + len(found.param or "") <= 1000
+
+
+def test_a_line_beyond_the_limit_is_not_even_read() -> None:
+    found = error(b'{"prompt": "' + b"x" * MAX_LINE_BYTES + b'"}')
+    assert (found.code, str(MAX_LINE_BYTES) in found.message) == ("line_too_long", True)
 
 
 def test_a_row_of_the_other_kind_is_refused() -> None:
@@ -177,3 +206,21 @@ def test_no_request_makes_it_raise(fields: dict[str, Any], body: dict[str, Any])
         if isinstance(found, RowError):
             assert found.code
             assert found.message
+
+
+_PARAMETERS = st.sampled_from(
+    ["temperature", "top_p", "top_k", "min_p", "max_tokens", "min_tokens", "stop", "stop_token_ids", "seed", "n",
+     "logprobs", "top_logprobs", "ignore_eos", "max_completion_tokens"]
+)  # fmt: skip
+_SETTINGS = st.dictionaries(_PARAMETERS, _JSON | st.integers(10**300, 10**310) | st.integers(-2, 5), max_size=4)
+
+
+@given(_SETTINGS, st.sampled_from(["prompt", "messages"]))
+def test_settings_that_pass_are_the_engines_or_are_refused_by_it(values: dict[str, Any], kind: str) -> None:
+    found = parse(json.dumps({kind: "x" if kind == "prompt" else HELLO, **values}).encode())
+    if isinstance(found, Row):
+        try:
+            row_params(found, SPEC, 7)
+        except EngineError as refusal:
+            found = RowError(3, 7, found.custom_id, refusal.code, refusal.message, refusal.param)
+    assert isinstance(found, Row) or (found.code and found.message)
