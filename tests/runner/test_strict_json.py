@@ -18,7 +18,7 @@ VALUES = st.recursive(
 # Pieces that JSON texts are made of; put together at random, most of them make no JSON at all.
 PIECES = st.sampled_from([
     b"{", b"}", b"[", b"]", b":", b",", b" ", b"\t", b"\n", b"\r", b'"', b'"a"', b'"b"', b'"a":', b'"a" :',
-    b'"\\u0061":', b'":"', b'"\\":"', b'"\\u0022:"', b'"\\ud83d\\ude00"', b'"\\ud83d"', b'"\\ude00"',
+    b'"\\u0061":', b'":"', b'"\\":"', b'"\\u003a"', b'"\\u0022:"', b'"\\ud83d\\ude00"', b'"\\ud83d"', b'"\\ude00"',
     b'"\xc3\xa9"', b"\xff", b"\xe2\x80\xa8", b"\x00", b"\\", b"1", b"-0", b"1.5", b"1e9", b"1e999", b"01", b"1.",
     b"99999999999999999999", b"NaN", b"-Infinity", b"null", b"true", b'{"a":1,"a":2}', b'{"a":":","a":1}',
     b'{"a":1,"b":2}',
@@ -82,6 +82,8 @@ def test_numbers_are_those_of_python(raw: bytes) -> None:
         (b'{"a":1,"a":"\\u0022:"}', "the key 'a' stands twice"),
         (b'{"a" :1,"a" :":"}', "the key 'a' stands twice"),
         (b'{"a":":","a":1}', "the key 'a' stands twice"),
+        (b'{"a":1,"a":"\\u003a"}', "the key 'a' stands twice"),
+        (b'{"a":1,"a":"\\u003A"}', "the key 'a' stands twice"),
         (b'[NaN]', "NaN is no JSON number"),
         (b'{"t": Infinity}', "Infinity is no JSON number"),
         (b"[1e999]", "a number is too large"),
