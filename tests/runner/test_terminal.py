@@ -17,6 +17,8 @@ from streamrunner.runner.terminal import clean
         ("\x1bP+q544e\x1b\\after", "after"),
         ("\x9b31mred", "red"),
         ("a\rb\x08c\x00d", "abcd"),
+        ("no \udcff utf-8", "no  utf-8"),
+        ("\ud83d\ude00", ""),
         ("日本語 🌊 é", "日本語 🌊 é"),
     ],
 )
@@ -28,6 +30,11 @@ def test_escapes_go_and_text_stays(hostile: str, harmless: str) -> None:
 def test_nothing_that_a_terminal_obeys_is_left(hostile: str) -> None:
     left = clean(hostile)
     assert all(char in "\n\t" or (ord(char) >= 32 and not 127 <= ord(char) < 160) for char in left)
+
+
+@given(st.text(alphabet=st.characters(exclude_categories=())))
+def test_what_is_left_can_be_written(text: str) -> None:
+    clean(text).encode("utf-8")
 
 
 @given(st.text())
