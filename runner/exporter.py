@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING
 
+from streamrunner.runner.errors import RunnerError
 from streamrunner.runner.fold import JobState
 from streamrunner.runner.results import ResultLine, open_row_lines, result_lines
 from streamrunner.sinks.errors import SinkError
@@ -36,7 +37,7 @@ class Exporter:
         self._job = job
         self._server = server
         self.path = path
-        self.fault: SinkError | None = None
+        self.fault: SinkError | RunnerError | None = None
         self._state = JobState()
         self._finish = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"export-{path.name}", daemon=True)
@@ -47,7 +48,9 @@ class Exporter:
         self._thread.start()
 
     def finish(self, timeout_s: float = 60.0) -> None:
-        """Write what the log holds by now, and stop. Raises SinkError if the file could not be written."""
+        """Write what the log holds by now, and stop. Raises SinkError if the file could not be written, and RunnerError
+        if the input is gone that names the rows which share their job's ending.
+        """
         self._finish.set()
         self._thread.join(timeout_s)
         if self.fault is not None:
@@ -61,7 +64,7 @@ class Exporter:
         try:
             with self._file as file:
                 self._follow(file)
-        except SinkError as error:
+        except (SinkError, RunnerError) as error:
             self.fault = error
         except OSError as error:
             self.fault = SinkError("output_unwritable", f"{self.path} cannot be written: {error.strerror}")

@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import threading
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from streamrunner.runner.exporter import Exporter
@@ -21,8 +22,6 @@ from streamrunner.sinks.locks import WorkerLock, is_worker_dead
 from streamrunner.sinks.log import JobLog
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from streamrunner.runner.display import Display
     from streamrunner.runner.fold import JobState
     from streamrunner.runner.job import JobContext
@@ -77,7 +76,8 @@ class Session:
             exporter.finish()
 
     def _started_exporters(self) -> list[Exporter]:
-        exporters = [Exporter(self._job, self._server, self._job.base / one.path) for one in self._job.spec.outputs]
+        paths = [self._job.base / Path(one.path).expanduser() for one in self._job.spec.outputs]
+        exporters = [Exporter(self._job, self._server, path) for path in paths]
         for exporter in exporters:
             exporter.start()
         return exporters
