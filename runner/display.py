@@ -49,7 +49,7 @@ class Display:
         if self._quiet:
             return
         if self._progress is not None:
-            self._progress.console.print(clean(message), markup=False, highlight=False)
+            self._progress.console.print(clean(message), markup=False, emoji=False, highlight=False)
         else:
             sys.stderr.write(clean(message) + "\n")
             sys.stderr.flush()
