@@ -26,6 +26,7 @@ _MUST_BE = {
     "tuple_type": "write a list",
     "model_type": "write `key: value` lines or {{key: value}}",
     "dict_type": "write `key: value` lines or {{key: value}}",
+    "string_unicode": "write text in UTF-8",
     "string_too_short": "write something",
     "string_too_long": "write at most {max_length} characters",
     "greater_than_equal": "write at least {ge}",
