@@ -18,6 +18,7 @@ from streamrunner.runner.exporter import Exporter
 from streamrunner.runner.fingerprint import numerics_fingerprint
 from streamrunner.runner.lease import LeaseKeeper, new_worker_id
 from streamrunner.runner.watcher import Watcher, live_workers
+from streamrunner.sinks.errors import SinkError
 from streamrunner.sinks.locks import WorkerLock, is_worker_dead
 from streamrunner.sinks.log import JobLog
 
@@ -102,6 +103,16 @@ class Session:
                 next_check = time.monotonic() + _TAKEOVER_EVERY_S
                 if not self._others_alive() and not self._watcher.state.paused:
                     return
+        if self._watcher.state.ended:
+            self._export_if_free()
+
+    def _export_if_free(self) -> None:
+        """The worker may have died between the job's end and the last line of its output."""
+        try:
+            self.export()
+        except SinkError as error:
+            if error.code != "output_locked":
+                raise
 
     # ── working ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -210,8 +221,6 @@ class WorkerPart:
         self._left = True
 
     def _leave_for_it(self) -> None:
-        from streamrunner.sinks.errors import SinkError
-
         try:
             self._lease.leave(self._log(patience_s=1.0), self._stop.reason or "stopped")
         except (SinkError, RuntimeError):
