@@ -131,7 +131,9 @@ class EngineCore:
     def _forbid_early_stops(self, logits: torch.Tensor, sequences: list[Sequence]) -> None:
         for row, sequence in enumerate(sequences):
             if sequence.num_output < sequence.params.min_tokens:
-                logits[row, [*self._eos, *sequence.params.stop_token_ids]] = float("-inf")
+                stops = (*self._eos, *sequence.params.stop_token_ids)
+                # A row may name any number as a token; one that is none cannot be sampled anyway.
+                logits[row, [token for token in stops if 0 <= token < logits.shape[1]]] = float("-inf")
 
     def _take(self, sequences: list[Sequence], logits: torch.Tensor, tokens: list[int]) -> list[RequestStep]:
         logprobs = TopLogprobs(logits) if any(one.params.logprobs is not None for one in sequences) else None

@@ -170,6 +170,17 @@ def test_what_cannot_run_is_refused_by_name_and_harms_nobody(core: EngineCore) -
     assert len(tokens_of(run(core)["a"])) == 24
 
 
+@pytest.mark.parametrize("stop_token_ids", [(10**6,), (-1,), (97,), (1 << 80,)])
+def test_a_stop_token_that_is_none_harms_nobody(core: EngineCore, stop_token_ids: tuple[int, ...]) -> None:
+    core.add_request("plain", [1, 2, 3], SamplingParams(temperature=0.0, max_tokens=4, ignore_eos=True))
+    stops = SamplingParams(
+        temperature=0.0, max_tokens=4, min_tokens=2, ignore_eos=True, stop_token_ids=stop_token_ids, seed=1
+    )
+    core.add_request("odd", [1, 2, 3], stops)
+    steps = run(core)
+    assert [len(tokens_of(steps[name])) for name in ("plain", "odd")] == [4, 4]
+
+
 def test_an_aborted_sequence_is_gone_and_its_pages_are_free(core: EngineCore) -> None:
     core.add_request("a", prompts()[3], SamplingParams(**GREEDY))
     core.add_request("b", prompts()[4], SamplingParams(**GREEDY))
