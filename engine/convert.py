@@ -17,6 +17,7 @@ import os
 import shutil
 import subprocess
 import sys
+import threading
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -158,7 +159,7 @@ def _file_digest(file: Path, cache_dir: Path) -> str:
     except FileNotFoundError:
         digest = _sha256(file)
     note.parent.mkdir(parents=True, exist_ok=True)
-    part = note.with_name(f"{note.name}.{os.getpid()}")
+    part = note.with_name(f"{note.name}.{os.getpid()}.{threading.get_ident()}")
     part.write_text(digest, "ascii")
     part.replace(note)
     return digest
