@@ -3,10 +3,13 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from streamrunner.runner.identity import Identity, RangeDigest, submit_key_of
+from streamrunner.runner.identity import Identity, RangeDigest, make_identity, submit_key_of
+from streamrunner.runner.inputs import scan_input
+from streamrunner.runner.spec import JobSpec
 
 BASE = Identity(
     model="smollm2",
@@ -59,6 +62,30 @@ def test_many_changed_ranges_are_counted() -> None:
 
 def test_the_same_weights_under_another_name_are_the_same_model() -> None:
     assert changed(model="/a/path/to/smollm2.gguf") == []
+
+
+def test_the_identity_of_a_submission_is_what_decides_its_tokens(tmp_path: Path) -> None:
+    (tmp_path / "tiny.gguf").write_bytes(b"GGUF weights")
+    (tmp_path / "rows.jsonl").write_bytes(b'{"text": "a"}\n' * 70)
+
+    def identity(**sections: Any) -> Identity:
+        content: dict[str, Any] = {
+            "name": "t", "model": "tiny.gguf", "input": {"path": "rows.jsonl", "prompt": "{{ text }}"}, **sections,
+        }  # fmt: skip
+        spec = JobSpec.model_validate(content)
+        return make_identity(spec, scan_input(spec, tmp_path, tmp_path), tmp_path / "cache", tmp_path)
+
+    old = identity()
+    assert [one.rows for one in old.ranges] == [64, 6]
+    for sections in ({"engine": {"max_num_seqs": 2}}, {"events": {"flush_ms": 9}}, {"outputs": [{"path": "o"}]}):
+        assert identity(**sections).differences(old) == []
+    assert identity(task="chat").differences(old) == ["task: None → 'chat'"]
+    assert identity(sampling={"max_tokens": 9}).differences(old) == ["sampling.max_tokens: 16 → 9"]
+    lines = [b'{"text": "a"}\n'] * 69 + [b'{"text": "b"}\n']
+    (tmp_path / "rows.jsonl").write_bytes(b"".join(lines))
+    assert identity().differences(old) == ["input: rows 64-69 (from line 65) changed"]
+    (tmp_path / "rows.jsonl").write_bytes(b"".join(lines[:64]))
+    assert identity().differences(old) == ["input: 70 rows → 64 rows"]
 
 
 def test_a_key_is_of_the_name_and_the_file() -> None:

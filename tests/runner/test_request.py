@@ -70,6 +70,16 @@ def test_a_row_that_is_too_long_names_row_limit_and_remedy() -> None:
     assert prepare(Row(4, "fits", "completion", prompt="a b c d"), limit=6)
 
 
+def test_a_row_whose_prompt_has_no_tokens_is_named() -> None:
+    class Silent(Words):
+        def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
+            return []
+
+    with pytest.raises(RunnerError, match=r"row 4 \(blank\)") as caught:
+        prepare_request(Row(4, "blank", "completion", prompt=" "), SPEC, 7, Silent(), 100)  # type: ignore[arg-type]
+    assert caught.value.code == "empty_prompt"
+
+
 def test_settings_out_of_range_fail_the_row() -> None:
     with pytest.raises(EngineError) as caught:
         prepare(Row(0, "c", "completion", prompt="x", overrides={"temperature": -1}))

@@ -5,8 +5,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from openai.types import Completion
 from openai.types.chat import ChatCompletion
+from openai.types.shared import ErrorObject
 
 from streamrunner.engine.params import SamplingParams
 from streamrunner.engine.step import TokenLogprob
@@ -78,6 +81,38 @@ def test_openai_parses_a_completion_result(logprobs: bool) -> None:
         assert found is not None
         assert found.tokens == ["<11>", "<12>"]
         assert found.text_offset == [0, 4]
+
+
+_LOGPROBS = st.floats(max_value=0.0, allow_nan=False) | st.just(float("nan"))
+_TOKENS = st.lists(st.builds(TokenLogprob, st.integers(0, 10**6), _LOGPROBS, st.integers(1, 10**6)), min_size=1)
+_CHOICES = st.builds(
+    ChoiceRun, st.just("3.0.1"), token_ids=st.lists(st.integers(0, 10**6), max_size=4), text=st.text(max_size=20),
+    logprobs=st.lists(_TOKENS.map(tuple), max_size=4), finish_reason=st.sampled_from(["stop", "length"]),
+    stop_reason=st.none() | st.integers(0, 10**6) | st.text(max_size=4),
+)  # fmt: skip
+
+
+@given(st.lists(_CHOICES, min_size=1, max_size=3), st.sampled_from(["chat", "completion"]), st.text(max_size=6))
+def test_openai_parses_whatever_a_model_says(choices: list[ChoiceRun], kind: Any, token: str) -> None:
+    run = RowRun(Row(3, "c", kind), "1-0", 1, 1, [1, 2, 3], SamplingParams(), choices)
+    payload = completed_payload(JOB, run, lambda _: token).payload
+    parsed = json.loads(payload, parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
+    found: Any = (ChatCompletion if kind == "chat" else Completion).model_validate(parsed, strict=True)
+    texts = [choice.message.content if kind == "chat" else choice.text for choice in found.choices]
+    assert texts == [choice.text for choice in choices]
+    assert json.loads(result_line("job_01abc", "request.completed", DATA, payload))["response"]["body"] == parsed
+
+
+@given(st.text(max_size=20), st.text(max_size=20))
+def test_any_error_is_one_line_of_json_that_openai_reads(custom_id: str, message: str) -> None:
+    error = {"code": "invalid_json_line", "message": message, "param": None}
+    line = result_line(
+        "job_01abc", "request.failed", {**DATA, "custom_id": custom_id, "error": error}, failed_payload(error)
+    )
+    assert line.count(b"\n") == 0
+    parsed = json.loads(line)
+    assert parsed["custom_id"] == custom_id
+    assert ErrorObject.model_validate(parsed["response"]["body"]["error"], strict=True).message == message
 
 
 def test_an_impossible_token_is_a_number_and_never_infinity() -> None:

@@ -91,6 +91,41 @@ def test_what_cannot_be_is_said_in_one_line(tmp_path: Path, text: str, says: str
     assert says in refused(tmp_path, text).message
 
 
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ('model: m\ninput: {path: "a\\0b"}\n', "zero byte"),
+        ("model: m\ninput: {path: ~no-such-user-here/x}\n", "no such user"),
+        (GOOD + "outputs: [{path: ~no-such-user-here/x}]\n", "no such user"),
+        ("model: ~no-such-user-here/x\ninput: {path: x}\n", "no such user"),
+        ("name: last\nmodel: m\ninput: {path: x}\n", "`last`"),
+        ("name: a/b\nmodel: m\ninput: {path: x}\n", "no slash"),
+        ("name: .hidden\nmodel: m\ninput: {path: x}\n", "dot"),
+        ('name: "\\e[31mred"\nmodel: m\ninput: {path: x}\n', "printable"),
+        (f"name: {'x' * 129}\nmodel: m\ninput: {{path: x}}\n", "at most 128"),
+    ],
+)
+def test_names_and_paths_that_no_system_has_are_refused(tmp_path: Path, text: str, says: str) -> None:
+    assert says in refused(tmp_path, text).message
+
+
+@pytest.mark.parametrize(
+    ("value", "says"),
+    [
+        (".nan", "`requests[0]`"),
+        ("-.inf", "write a finite number"),
+        ("2026-01-01", "put it in quotes"),
+        ("!!binary aGk=", "put it in quotes"),
+        ("{a: [1, 2026-01-01]}", "its x.a.1 is"),
+        ("{1: a}", "key x.1 is no text"),
+    ],
+)
+def test_rows_in_place_hold_what_a_line_of_json_could(tmp_path: Path, value: str, says: str) -> None:
+    """YAML has values that JSON lacks; they would reach the model as something else, or as nothing."""
+    assert says in refused(tmp_path, f"model: m\nrequests: [{{prompt: hi, x: {value}}}]\n").message
+    assert load(tmp_path, f"model: m\nrequests: [{{prompt: hi, x: '{value}'}}]\n").requests
+
+
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(RunnerError, match=r"nothing\.yaml"):
         load_spec(tmp_path / "nothing.yaml")
