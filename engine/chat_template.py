@@ -55,14 +55,18 @@ class ChatTemplates:
         *,
         add_generation_prompt: bool,
         variables: Mapping[str, Any],
+        source: str | None = None,
     ) -> str:
-        """Raises EngineError (`chat_template_error`) with the template's own words if it refuses the chat."""
+        """Raises EngineError (`chat_template_error`) with the template's own words if it refuses the chat.
+
+        source: a template to use instead of the model's.
+        """
         from jinja2 import TemplateError
 
         if not messages:
             raise _refused("it has no messages")
         try:
-            return self._template("default" if tools is None else "tool_use").render(
+            return self._template("default" if tools is None else "tool_use", source).render(
                 messages=[_message(one) for one in messages],
                 tools=_plain(tools),
                 documents=_plain(documents),
@@ -74,20 +78,43 @@ class ChatTemplates:
         except RecursionError as error:
             raise _refused("it is nested too deeply") from error
 
-    def _template(self, name: str) -> Template:
+    def _template(self, name: str, source: str | None) -> Template:
+        if source is not None:
+            return self._compile(source)
         name = name if name in self._sources else "default"
         if name not in self._sources:
             raise EngineError(
                 "chat_template_error",
                 "this model has no chat template: give rows a `prompt`, or add chat_template.jinja to its folder",
             )
-        if name not in self._compiled:
-            self._compiled[name] = self._environment.from_string(self._sources[name])
-        return self._compiled[name]
+        return self._compile(self._sources[name])
+
+    def _compile(self, source: str) -> Template:
+        if source not in self._compiled:
+            self._compiled[source] = self._environment.from_string(source)
+        return self._compiled[source]
 
     @cached_property
     def _environment(self) -> Environment:
         return _environment()
+
+
+def cut_behind_final_message(rendered: str, messages: Sequence[Message]) -> str:
+    """The chat up to the end of its last message's text, for the model to go on with it.
+
+    Templates trim messages or do not, so the trimmed text is looked for; blanks at its end stay if the template kept
+    them. Raises EngineError (`chat_template_error`) if the template does not show that text.
+    """
+    content = messages[-1].get("content")
+    if isinstance(content, Sequence) and not isinstance(content, str):
+        content = next((part["text"] for part in reversed(content) if "text" in part), None)
+    if not isinstance(content, str) or not content.strip():
+        raise _refused("its last message has no text to continue")
+    at = rendered.rfind(content.strip())
+    if at < 0:
+        raise _refused("it does not show the text of the last message, which was to be continued")
+    whole = content.lstrip()
+    return rendered[: at + len(whole if rendered.startswith(whole, at) else content.strip())]
 
 
 def _refused(why: str) -> EngineError:

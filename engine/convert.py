@@ -45,6 +45,12 @@ class ModelFiles(NamedTuple):
     name: str
 
 
+def default_cache_dir() -> Path:
+    """`cache` in the runner's data dir (`RUNNER_DATA_DIR`, else `$XDG_DATA_HOME/streamrunner`): models are shared."""
+    home = os.environ.get("XDG_DATA_HOME") or str(Path.home() / ".local" / "share")
+    return Path(os.environ.get("RUNNER_DATA_DIR") or Path(home) / "streamrunner") / "cache"
+
+
 def resolve_model(name: str, cache_dir: Path, base: Path | None = None) -> ModelFiles:
     """Find the model, converting it first if need be. Relative paths start from `base`.
 

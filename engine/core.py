@@ -67,7 +67,7 @@ class EngineCore:
     ) -> None:
         """Queue one sequence; `generated` are tokens it already has, and it goes on behind them.
 
-        Raises EngineError: context_length_exceeded, kv_cache_too_small, duplicate_request, empty_prompt.
+        Raises EngineError: context_length_exceeded, duplicate_request, empty_prompt, invalid_prompt.
         """
         self._check(request_id, prompt_token_ids)
         room = self.max_model_len - len(prompt_token_ids)
@@ -171,7 +171,11 @@ class EngineCore:
             raise EngineError("duplicate_request", f"a request {request_id!r} is running already")
         if not prompt_token_ids:
             raise EngineError("empty_prompt", "the prompt has no tokens: give it at least one character")
-        length = len(prompt_token_ids)
+        length, highest = len(prompt_token_ids), max(prompt_token_ids)
+        if not 0 <= min(prompt_token_ids) <= highest < self._model.config.vocab_size:
+            raise EngineError(
+                "invalid_prompt", f"token ids of this model go from 0 to {self._model.config.vocab_size - 1}", "prompt"
+            )
         if length >= self.max_model_len:
             raise EngineError(
                 "context_length_exceeded",

@@ -7,7 +7,8 @@ class EngineError(Exception):
     """Something a caller asked for cannot be done.
 
     `code` is stable: invalid_params, invalid_config, context_length_exceeded, empty_prompt, kv_cache_too_small,
-    duplicate_request, nan_logits, invalid_prompt, chat_template_error, model_not_found, model_unsupported.
+    duplicate_request, nan_logits, invalid_prompt, chat_template_error, model_not_found, model_unsupported,
+    params_mismatch, engine_died, engine_closed.
     """
 
     def __init__(self, code: str, message: str, param: str | None = None) -> None:

@@ -71,7 +71,7 @@ class EngineLoop:
         with self._wake:
             self._closing = True
             self._wake.notify()
-        if self._thread.is_alive():
+        if self._thread.is_alive() and threading.current_thread() is not self._thread:
             self._thread.join()
 
     def _send(self, item: EngineRequest | str) -> None:

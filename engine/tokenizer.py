@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import tokenizers
 
-from streamrunner.engine.chat_template import ChatTemplates
+from streamrunner.engine.chat_template import ChatTemplates, cut_behind_final_message
 from streamrunner.engine.errors import EngineError
 
 if TYPE_CHECKING:
@@ -110,15 +110,26 @@ class Tokenizer:
         *,
         documents: Sequence[Mapping[str, Any]] | None = None,
         add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
+        chat_template: str | None = None,
         **variables: Any,
     ) -> str:
         """The chat as the model's prompt; encode it without special tokens. Raises EngineError (`chat_template_error`).
 
-        tools: JSON schemas. variables: whatever else the template reads (`enable_thinking` …).
+        tools: JSON schemas. continue_final_message: end behind the last message's text, not behind the message.
+        chat_template: used instead of the model's. variables: whatever else it reads (`enable_thinking` …).
         """
-        return self._templates.render(
-            messages, tools, documents, add_generation_prompt=add_generation_prompt, variables=variables
-        )
+        if continue_final_message and add_generation_prompt:
+            raise EngineError(
+                "chat_template_error",
+                "continue_final_message goes on with the last message, add_generation_prompt begins a new one: set one",
+                "continue_final_message",
+            )
+        text = self._templates.render(
+            messages, tools, documents, add_generation_prompt=add_generation_prompt, variables=variables,
+            source=chat_template,
+        )  # fmt: skip
+        return cut_behind_final_message(text, messages) if continue_final_message else text
 
     def _find_eos(self, folder: Path) -> tuple[int, ...]:
         """Those of generation_config.json, else config.json, and the tokenizer's own, which fine-tuned models change

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
 from typing import TYPE_CHECKING, NamedTuple
 
 from streamrunner.engine.params import SamplingParams
+from streamrunner.engine.seed import request_seed
 from streamrunner.runner.errors import RunnerError
 
 if TYPE_CHECKING:
@@ -46,14 +46,8 @@ def row_params(row: Row, spec: JobSpec, job_seed: int) -> SamplingParams:
     """The job's sampling with the row's own settings over it, and a seed that only the job and the row decide."""
     settings = {**dict(spec.sampling), **row.overrides}
     if "seed" not in row.overrides:
-        settings["seed"] = row_seed(job_seed, row.index)
+        settings["seed"] = request_seed(job_seed, row.index)
     return SamplingParams(**settings)
-
-
-def row_seed(job_seed: int, index: int) -> int:
-    """63 bits of BLAKE2b over (job seed, row number): rows differ, and a row keeps its seed through any restart."""
-    digest = hashlib.blake2b(f"{job_seed}:{index}".encode(), digest_size=8).digest()
-    return int.from_bytes(digest, "big") >> 1
 
 
 def _prompt_tokens(row: Row, tokenizer: Tokenizer) -> list[int]:

@@ -1,7 +1,9 @@
-"""The real small model's tokeniser, and small ones of the other kinds."""
+"""The real small model's tokeniser, small ones of the other kinds, and a tiny model with all that `LLM` needs."""
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -11,8 +13,12 @@ from tokenizers import decoders, models
 from streamrunner.engine.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
+    from collections.abc import Callable, Iterator
+
+    from streamrunner.engine.llm import LLM
+
+# The benchmarks are scripts, not a package; the tiny model is theirs too.
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
 
 _SENTENCEPIECE: dict[str, Callable[[], Any]] = {
     "llama": lambda: decoders.Sequence(
@@ -22,6 +28,46 @@ _SENTENCEPIECE: dict[str, Callable[[], Any]] = {
     "metaspace": decoders.Metaspace,
     "wordpiece": decoders.WordPiece,
 }
+
+
+@pytest.fixture(scope="session")
+def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Folder of a random two-layer model whose tokens are bytes; 256 positions."""
+    from tiny_model import save_tiny_model
+
+    return save_tiny_model(tmp_path_factory.mktemp("tiny"))
+
+
+@pytest.fixture
+def new_llm(tiny_model: Path) -> Iterator[Callable[..., LLM]]:
+    """Makes LLMs of the tiny model in float32; closes them."""
+    from streamrunner.engine.llm import LLM
+
+    made: list[LLM] = []
+
+    def make(**options: Any) -> LLM:
+        settings = {"dtype": "float32", "kv_cache_memory_bytes": 4 << 20, "max_num_seqs": 4, **options}
+        made.append(LLM(tiny_model, **settings))
+        return made[-1]
+
+    yield make
+    for llm in made:
+        llm.close()
+
+
+@pytest.fixture(scope="session")
+def shared_llm(tiny_model: Path) -> Iterator[LLM]:
+    from streamrunner.engine.llm import LLM
+
+    with LLM(tiny_model, dtype="float32", kv_cache_memory_bytes=4 << 20, max_num_seqs=4) as llm:
+        yield llm
+
+
+@pytest.fixture
+def llm(shared_llm: LLM, eventually: Callable[..., None]) -> LLM:
+    """The tiny model with four sequences at once; shared, so every test proves that those before left nothing."""
+    eventually(lambda: not shared_llm._dispatcher._calls and not shared_llm._core._live)
+    return shared_llm
 
 
 @pytest.fixture(scope="session")

@@ -5,8 +5,9 @@ from typing import Any
 import pytest
 
 from streamrunner.engine.errors import EngineError
+from streamrunner.engine.seed import request_seed
 from streamrunner.runner.errors import RunnerError
-from streamrunner.runner.request import prepare_request, row_params, row_seed
+from streamrunner.runner.request import prepare_request, row_params
 from streamrunner.runner.rows import Row
 from streamrunner.runner.spec import JobSpec
 
@@ -51,14 +52,14 @@ def test_seeds_are_the_rows_own_or_of_the_job_and_the_row() -> None:
     assert row_params(Row(0, "c", "completion", overrides={"seed": 5}), SPEC, 7).seed == 5
     seeds = {row_params(Row(i, "c", "completion"), SPEC, 7).seed for i in range(50)}
     assert len(seeds) == 50
-    assert row_params(Row(3, "c", "completion"), SPEC, 7).seed == row_seed(7, 3)
-    assert row_seed(8, 3) != row_seed(7, 3)
-    assert all(0 <= row_seed(7, i) < 1 << 63 for i in range(50))
+    assert row_params(Row(3, "c", "completion"), SPEC, 7).seed == request_seed(7, 3)
+    assert request_seed(8, 3) != request_seed(7, 3)
+    assert all(0 <= request_seed(7, i) < 1 << 63 for i in range(50))
 
 
 def test_seeds_never_change_between_releases() -> None:
     """A resume after an upgrade must sample what the job would have sampled."""
-    assert row_seed(7, 0) == 7985665222500292864
+    assert request_seed(7, 0) == 7985665222500292864
 
 
 def test_a_row_that_is_too_long_names_row_limit_and_remedy() -> None:
