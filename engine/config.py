@@ -41,9 +41,9 @@ class EngineConfig:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise EngineError("invalid_config", f"{name} is {value}, it must be at least 1", name)
-        if self.block_size % 8:
+        if self.block_size % 16:
             raise EngineError(
-                "invalid_config", f"block_size is {self.block_size}, it must be a multiple of 8", "block_size"
+                "invalid_config", f"block_size is {self.block_size}, it must be a multiple of 16", "block_size"
             )
 
     @property

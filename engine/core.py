@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from streamrunner.engine.models.llama import LlamaModel
     from streamrunner.engine.params import SamplingParams
 
-_BYTES_PER_VALUE = 4
-
 
 class EngineCore:
     """Runs sequences through one model by continuous batching over a paged cache.
@@ -184,8 +182,7 @@ class EngineCore:
             )
 
     def _num_blocks(self, memory_bytes: int) -> int:
-        shape = self._model.config
-        per_token = 2 * shape.num_layers * shape.num_kv_heads * shape.head_dim * _BYTES_PER_VALUE
+        per_token = self._model.cache_bytes_per_token
         num_blocks = memory_bytes // (per_token * self._block_size)
         needed = -(-self.max_model_len // self._block_size)
         if num_blocks < needed:

@@ -2,58 +2,84 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
-import numpy as np
 import torch
-from numba import carray, cfunc, njit, types
+from numba import carray, njit
 
-from streamrunner.kernels.cpu_math import FAST, exp_nonpositive
+from streamrunner.kernels import storage
 from streamrunner.kernels.op import cpu_op, fake_of
-from streamrunner.kernels.parallel import float_pointer, int_pointer, next_item, run
+from streamrunner.kernels.parallel import float_pointer, half_pointer, int_pointer, next_item, run
+from streamrunner.kernels.vectors import LANES, gelu_tanh_gate, silu_gate
 
 Tensor = torch.Tensor
 
-_ONE = np.float32(1.0)
-_ZERO = np.float32(0.0)
 
-
-@njit(fastmath=FAST, nogil=True)
-def _silu_rows(gate_up: Any, out: Any, counter: Any) -> None:
-    size = out.shape[1]
+@njit(nogil=True)
+def _run(a: Any, source: Any, out: Any) -> None:
+    counter, rows, size = int_pointer(a[0]), a[4], a[5]
     while True:
         row = next_item(counter)
-        if row >= out.shape[0]:
+        if row >= rows:
             return
-        for i in range(size):
-            gate = gate_up[row, i]
-            # sigmoid from exp of a non-positive number on both sides: exact to an ulp and never an overflow.
-            e = exp_nonpositive(-abs(gate))
-            sigmoid = (_ONE if gate >= _ZERO else e) / (_ONE + e)
-            out[row, i] = gate * sigmoid * gate_up[row, size + i]
+        if a[6] == 0:
+            silu_gate(source, 2 * row * size, (2 * row + 1) * size, size, out, row * size)
+        else:
+            gelu_tanh_gate(source, 2 * row * size, (2 * row + 1) * size, size, out, row * size)
 
 
-@cfunc(types.void(types.CPointer(types.int64)), cache=True, nopython=True)
-def _silu_body(packed: Any) -> None:
-    a = carray(packed, (6,))
-    rows, size = a[4], a[5]
-    gate_up = carray(float_pointer(a[2]), (rows, 2 * size))
-    _silu_rows(gate_up, carray(float_pointer(a[3]), (rows, size)), int_pointer(a[0]))
+def _float32(packed: Any) -> None:
+    """[counter, items, gate_up, out | R, I, 0 for silu or 1 for gelu]."""
+    a = carray(packed, (7,))
+    _run(a, carray(float_pointer(a[2]), (2 * a[4] * a[5],)), carray(float_pointer(a[3]), (a[4] * a[5],)))
+
+
+def _bfloat16(packed: Any) -> None:
+    a = carray(packed, (7,))
+    _run(a, carray(half_pointer(a[2]), (2 * a[4] * a[5],)), carray(half_pointer(a[3]), (a[4] * a[5],)))
+
+
+@functools.cache
+def _body(half: bool) -> Any:
+    return storage.body(_bfloat16 if half else _float32)
+
+
+def _gated(gate_up: Tensor, kind: int) -> Tensor:
+    gate_up = gate_up.contiguous()
+    rows, size = gate_up.shape[0], gate_up.shape[1] // 2
+    if size % LANES:
+        raise ValueError(f"a gate has {size} columns, they must be a multiple of {LANES}")
+    out = gate_up.new_empty((rows, size))
+    run(_body(storage.is_half(out)), [gate_up.data_ptr(), out.data_ptr(), rows, size, kind], rows)
+    return out
 
 
 @cpu_op()
 def silu_and_mul(gate_up: Tensor) -> Tensor:
     """SwiGLU's product: silu(gate) * up (arXiv 2002.05202).
 
-    gate_up: [R, 2 * I] float32, gate first. Returns [R, I].
+    gate_up: [R, 2 * I] float32 or bfloat16, gate first, I a multiple of 16. Returns [R, I] of its dtype; the
+    arithmetic is float32.
     """
-    gate_up = gate_up.contiguous()
-    rows, size = gate_up.shape[0], gate_up.shape[1] // 2
-    out = gate_up.new_empty((rows, size))
-    run(_silu_body, [gate_up.data_ptr(), out.data_ptr(), rows, size], rows)
-    return out
+    return _gated(gate_up, 0)
+
+
+@cpu_op()
+def gelu_tanh_and_mul(gate_up: Tensor) -> Tensor:
+    """GeGLU's product with gelu's tanh form, as in Gemma: gelu(gate) * up (arXiv 2002.05202).
+
+    gate_up: [R, 2 * I] float32 or bfloat16, gate first, I a multiple of 16. Returns [R, I] of its dtype; the
+    arithmetic is float32.
+    """
+    return _gated(gate_up, 1)
 
 
 @fake_of("silu_and_mul")
+def _(gate_up: Tensor) -> Tensor:
+    return gate_up.new_empty((gate_up.shape[0], gate_up.shape[1] // 2))
+
+
+@fake_of("gelu_tanh_and_mul")
 def _(gate_up: Tensor) -> Tensor:
     return gate_up.new_empty((gate_up.shape[0], gate_up.shape[1] // 2))

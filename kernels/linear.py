@@ -47,9 +47,11 @@ class PackedLinear:
         self.rule = rule or self._find_rule()
 
     def __call__(self, x: Tensor) -> Tensor:
-        """x: [R, in] float32. Returns [R, out] float32; bf16 weights round their input and output to bf16."""
-        parts = [self._call_rows(part) for part in torch.split(x.to(self.dtype), self.rule.largest)]
-        return (parts[0] if len(parts) == 1 else torch.cat(parts)).to(x.dtype)
+        """x: [R, in] float32 or the weights' dtype, to which it is rounded. Returns [R, out] of the weights' dtype."""
+        x = x.to(self.dtype)
+        if x.shape[0] <= self.rule.largest:
+            return self._call_rows(x)
+        return torch.cat([self._call_rows(part) for part in torch.split(x, self.rule.largest)])
 
     def _call_rows(self, x: Tensor) -> Tensor:
         rows = x.shape[0]

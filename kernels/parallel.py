@@ -30,23 +30,36 @@ Launch = Callable[[int, int, int, int], None]
 @intrinsic
 def float_pointer(_typing: Any, address: Any) -> Any:
     """An int64 as a pointer to float32."""
-
-    def generate(_context: Any, builder: Any, _signature: Any, args: Any) -> Any:
-        return builder.inttoptr(args[0], ir.PointerType(ir.FloatType()))
-
     del address
-    return types.CPointer(types.float32)(types.int64), generate
+    return types.CPointer(types.float32)(types.int64), _as_pointer(ir.FloatType())
+
+
+@intrinsic
+def half_pointer(_typing: Any, address: Any) -> Any:
+    """An int64 as a pointer to bfloat16, which numba knows as uint16."""
+    del address
+    return types.CPointer(types.uint16)(types.int64), _as_pointer(ir.IntType(16))
+
+
+@intrinsic
+def byte_pointer(_typing: Any, address: Any) -> Any:
+    """An int64 as a pointer to int8."""
+    del address
+    return types.CPointer(types.int8)(types.int64), _as_pointer(ir.IntType(8))
 
 
 @intrinsic
 def int_pointer(_typing: Any, address: Any) -> Any:
     """An int64 as a pointer to int64."""
-
-    def generate(_context: Any, builder: Any, _signature: Any, args: Any) -> Any:
-        return builder.inttoptr(args[0], ir.PointerType(ir.IntType(64)))
-
     del address
-    return types.CPointer(types.int64)(types.int64), generate
+    return types.CPointer(types.int64)(types.int64), _as_pointer(ir.IntType(64))
+
+
+def _as_pointer(kind: Any) -> Callable[..., Any]:
+    def generate(_context: Any, builder: Any, _signature: Any, args: Any) -> Any:
+        return builder.inttoptr(args[0], ir.PointerType(kind))
+
+    return generate
 
 
 @intrinsic

@@ -2,11 +2,13 @@
 
     hidden ─ norm ─ QKV ─ rope, K and V to pages ─ attention ─ O ─ + ─ norm ─ gate and up ─ silu * ─ down ─ + ─▶
 
-Everything between the linear layers is float32; only their inputs and outputs are rounded to the weights' dtype.
+Everything between the linear layers is computed in float32 and the residual stays so; what goes in and out of them, and
+keys and values, are rounded to the weights' dtype.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -15,7 +17,7 @@ import torch
 
 from streamrunner.kernels.activation import silu_and_mul
 from streamrunner.kernels.attention import paged_attention
-from streamrunner.kernels.norm import rms_norm
+from streamrunner.kernels.norm import add_rms_norm, rms_norm
 from streamrunner.kernels.rope import rope_and_cache
 
 if TYPE_CHECKING:
@@ -27,7 +29,7 @@ Tensor = torch.Tensor
 
 
 class KVCache(NamedTuple):
-    """One layer's pages. k: [N, KV, D, B] · v: [N, KV, B, D], float32."""
+    """One layer's pages, of the weights' dtype. k: [N, KV, D, B] · v: [N, KV, B, D]."""
 
     k: Tensor
     v: Tensor
@@ -59,43 +61,55 @@ class LlamaModel:
     cos: Tensor
     sin: Tensor
 
+    @property
+    def cache_bytes_per_token(self) -> int:
+        """Memory of one token's keys and values over all layers."""
+        return 2 * len(self.layers) * self.config.num_kv_heads * self.config.head_dim * self.embedding.dtype.itemsize
+
     def new_cache(self, num_blocks: int, block_size: int) -> list[KVCache]:
         """Empty pages for every layer."""
         kv_heads, dim = self.config.num_kv_heads, self.config.head_dim
         keys, values = (num_blocks, kv_heads, dim, block_size), (num_blocks, kv_heads, block_size, dim)
-        return [KVCache(_lazy_zeros(keys), _lazy_zeros(values)) for _ in self.layers]
+        dtype = self.embedding.dtype
+        return [KVCache(_lazy_zeros(keys, dtype), _lazy_zeros(values, dtype)) for _ in self.layers]
 
     def forward(self, batch: PackedBatch, cache: list[KVCache]) -> Tensor:
         """Compute all tokens of the batch; returns float32 logits [rows to sample, V]."""
+        eps, dtype = self.config.rms_norm_eps, self.embedding.dtype
         hidden = self.embedding[batch.token_ids].float()
-        for layer, pages in zip(self.layers, cache, strict=True):
-            hidden = self._layer(layer, hidden, batch, pages)
-        wanted = hidden[batch.sample_rows]
-        if wanted.shape[0] == 0:
+        normed = rms_norm(hidden, self.layers[0].input_norm, eps, dtype)
+        delta = normed
+        for index, (layer, pages) in enumerate(zip(self.layers, cache, strict=True)):
+            if index > 0:
+                normed = add_rms_norm(hidden, delta, layer.input_norm, eps)
+            attended = self._attention(layer, normed, batch, pages)
+            normed = add_rms_norm(hidden, layer.o(attended), layer.post_norm, eps)
+            delta = layer.down(silu_and_mul(layer.gate_up(normed)))
+        rows = batch.sample_rows
+        if rows.shape[0] == 0:
             return hidden.new_empty((0, self.config.vocab_size))
-        return self.lm_head(rms_norm(wanted, self.norm, self.config.rms_norm_eps))
+        return self.lm_head(add_rms_norm(hidden[rows], delta[rows], self.norm, eps)).float()
 
-    def _layer(self, layer: LlamaLayer, hidden: Tensor, batch: PackedBatch, pages: KVCache) -> Tensor:
-        eps = self.config.rms_norm_eps
-        qkv = layer.qkv(rms_norm(hidden, layer.input_norm, eps))
-        if layer.q_norm is not None and layer.k_norm is not None:
-            qkv = self._norm_heads(qkv, layer.q_norm, layer.k_norm)
-        q = rope_and_cache(qkv, self.cos, self.sin, batch.positions, batch.slots, pages.k, pages.v)
+    def _attention(self, layer: LlamaLayer, normed: Tensor, batch: PackedBatch, pages: KVCache) -> Tensor:
+        """[T, H * D] float32, before the output projection."""
+        k, v, positions = pages.k, pages.v, batch.positions
+        q = rope_and_cache(
+            layer.qkv(normed), self.cos, self.sin, positions, batch.slots, k, v,
+            q_norm=layer.q_norm, k_norm=layer.k_norm, eps=self.config.rms_norm_eps,
+        )  # fmt: skip
         scale = self.config.head_dim**-0.5
-        attended = paged_attention(q, pages.k, pages.v, batch.block_tables, batch.positions, batch.tiles, scale)
-        hidden = hidden + layer.o(attended.flatten(1))
-        return hidden + layer.down(silu_and_mul(layer.gate_up(rms_norm(hidden, layer.post_norm, eps))))
-
-    def _norm_heads(self, qkv: Tensor, q_norm: Tensor, k_norm: Tensor) -> Tensor:
-        """Qwen3 normalises every head of Q and K before the rotation."""
-        config, tokens = self.config, qkv.shape[0]
-        heads = qkv.view(tokens, -1, config.head_dim)
-        q, k, v = torch.split(heads, [config.num_heads, config.num_kv_heads, config.num_kv_heads], dim=1)
-        q = rms_norm(q.reshape(-1, config.head_dim), q_norm, config.rms_norm_eps).view(tokens, -1)
-        k = rms_norm(k.reshape(-1, config.head_dim), k_norm, config.rms_norm_eps).view(tokens, -1)
-        return torch.cat((q, k, v.reshape(tokens, -1)), dim=1)
+        return paged_attention(q, k, v, batch.block_tables, positions, batch.tiles, scale).flatten(1)
 
 
-def _lazy_zeros(shape: tuple[int, ...]) -> Tensor:
-    """Zeros that take no memory until they are written: torch would touch 2 GiB at every start (1.3 s here)."""
-    return torch.from_numpy(np.zeros(shape, np.float32))
+_ALIGNMENT = 64
+
+
+def _lazy_zeros(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+    """Zeros that take no memory until they are written: torch would touch 2 GiB at every start (1.3 s here).
+
+    At the start of a cache line: otherwise every line of a page that is read is two.
+    """
+    num_bytes = math.prod(shape) * dtype.itemsize
+    memory = np.zeros(num_bytes + _ALIGNMENT, np.uint8)
+    start = -memory.ctypes.data % _ALIGNMENT
+    return torch.from_numpy(memory[start : start + num_bytes]).view(dtype).view(shape)

@@ -28,7 +28,7 @@ def test_the_defaults_run_on_any_machine() -> None:
         ({"max_model_len": -5}, "max_model_len is -5"),
         ({"kv_cache_memory_bytes": 0}, "kv_cache_memory_bytes is 0"),
         ({"block_size": 0}, "block_size is 0"),
-        ({"block_size": 12}, "multiple of 8"),
+        ({"block_size": 12}, "multiple of 16"),
     ],
 )
 def test_what_cannot_be_is_refused_by_name(settings: dict[str, Any], says: str) -> None:

@@ -85,7 +85,7 @@ def test_with_and_without_prefix_reuse(model: LlamaModel, expected: dict[int, Re
 
 
 def test_under_forced_preemption(model: LlamaModel, expected: dict[int, Result]) -> None:
-    per_page = 2 * 2 * 2 * 16 * 16 * 4
+    per_page = model.cache_bytes_per_token * 16
     core = new_core(model, kv_cache_memory_bytes=14 * per_page, max_model_len=200, enable_prefix_caching=False)
     assert run(core, list(range(NUM))) == expected
     assert core._scheduler.num_preemptions > 0

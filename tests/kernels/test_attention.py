@@ -19,6 +19,8 @@ class Case(NamedTuple):
     block_tables: Tensor
     positions: Tensor
     tiles: Tensor
+    window: int = 0
+    soft_cap: float = 0.0
 
     def run(self, tiles: Tensor | None = None) -> Tensor:
         scale = self.q.shape[2] ** -0.5
@@ -30,6 +32,8 @@ class Case(NamedTuple):
             self.positions,
             tiles if tiles is not None else self.tiles,
             scale,
+            self.window,
+            self.soft_cap,
         )
 
 
@@ -65,10 +69,13 @@ def reference(case: Case) -> Tensor:
         keys = case.k_cache[case.block_tables[sequence]].permute(0, 3, 1, 2).flatten(0, 1)
         values = case.v_cache[case.block_tables[sequence]].permute(0, 2, 1, 3).flatten(0, 1)
         for row in range(first, first + count):
-            visible = int(case.positions[row]) + 1
-            k = keys[:visible].double().repeat_interleave(group, 1)
-            v = values[:visible].double().repeat_interleave(group, 1)
+            end = int(case.positions[row]) + 1
+            start = max(0, end - case.window) if case.window else 0
+            k = keys[start:end].double().repeat_interleave(group, 1)
+            v = values[start:end].double().repeat_interleave(group, 1)
             scores = torch.einsum("hd,khd->hk", case.q[row].double(), k) * case.q.shape[2] ** -0.5
+            if case.soft_cap:
+                scores = case.soft_cap * (scores / case.soft_cap).tanh()
             out[row] = torch.einsum("hk,khd->hd", scores.softmax(-1), v)
     return out
 
@@ -126,6 +133,41 @@ def test_scores_far_apart_neither_overflow_nor_vanish() -> None:
     torch.testing.assert_close(big.run().double(), reference(big), atol=1e-4, rtol=1e-4)
 
 
+@pytest.mark.parametrize("window", [1, 3, 16, 17, 40])
+def test_a_window_hides_what_lies_before_it(window: int) -> None:
+    case = make([90, 5], [90, 1])._replace(window=window)
+    torch.testing.assert_close(case.run().double(), reference(case), atol=2e-6, rtol=2e-6)
+    alone = case._replace(block_tables=case.block_tables[:1].contiguous()).run(
+        torch.tensor([[0, r, 1] for r in range(90)])
+    )
+    assert torch.equal(alone[:90], case.run()[:90])
+
+
+def test_a_soft_cap_bounds_the_scores() -> None:
+    case = make([50], [20])
+    capped = case._replace(q=case.q * 10, soft_cap=5.0)
+    torch.testing.assert_close(capped.run().double(), reference(capped), atol=3e-6, rtol=3e-6)
+
+
+def stored_as_bfloat16(case: Case) -> Case:
+    return case._replace(k_cache=case.k_cache.bfloat16(), v_cache=case.v_cache.bfloat16())
+
+
+def test_bf16_pages_are_read_exactly() -> None:
+    case = stored_as_bfloat16(make([70, 33], [70, 1]))
+    assert torch.equal(case.run(), case._replace(k_cache=case.k_cache.float(), v_cache=case.v_cache.float()).run())
+
+
+def test_int8_pages_have_one_scale_for_each_slot() -> None:
+    case = make([70, 33], [20, 1], dim=64)
+    scales = [torch.rand(case.k_cache.shape[0], 2, 16) * 0.02 for _ in range(2)]
+    k = torch.randint(-127, 128, case.k_cache.shape, dtype=torch.int8)
+    v = torch.randint(-127, 128, case.v_cache.shape, dtype=torch.int8)
+    wide = case._replace(k_cache=k * scales[0][:, :, None], v_cache=v * scales[1][..., None])
+    out = paged_attention(case.q, k, v, *case[3:6], 0.125, 0, 0.0, *scales)
+    torch.testing.assert_close(out, paged_attention(*wide[:6], 0.125), atol=1e-5, rtol=1e-4)
+
+
 def test_opcheck() -> None:
     case = make([20, 3], [20, 1])
-    torch.library.opcheck(paged_attention, (*case, 0.125))
+    torch.library.opcheck(paged_attention, (*case[:6], 0.125))

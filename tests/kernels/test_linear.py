@@ -38,8 +38,10 @@ def test_a_rule_pads_and_cuts_without_changing_the_result_shape() -> None:
     torch.testing.assert_close(linear(x), PackedLinear(random(24, 16))(x))
 
 
-def test_bf16_weights_take_and_give_float32() -> None:
+def test_bf16_weights_take_float32_and_give_bf16() -> None:
     weight, x = random(64, 48).bfloat16(), random(10, 48, seed=1)
-    out = PackedLinear(weight)(x)
-    assert out.dtype == torch.float32
-    torch.testing.assert_close(out, x @ weight.float().t(), atol=0.2, rtol=0.05)
+    linear = PackedLinear(weight)
+    out = linear(x)
+    assert out.dtype == torch.bfloat16
+    assert torch.equal(out, linear(x.bfloat16()))
+    torch.testing.assert_close(out.float(), x @ weight.float().t(), atol=0.2, rtol=0.05)
