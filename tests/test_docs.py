@@ -108,6 +108,12 @@ def check_export(words: list[str]) -> None:
     assert f'"{name}"' in sources, f"nothing reads {name}"
 
 
+def check_python(words: list[str]) -> None:
+    """The script is there; tests/examples and tests/benchmarks run it."""
+    assert words[1].startswith(("examples/", "benchmarks/"))
+    assert (ROOT / words[1]).exists()
+
+
 COMMANDS: dict[str, Callable[[list[str]], None]] = {
     "make": check_make,
     "runner": check_runner,
@@ -115,6 +121,7 @@ COMMANDS: dict[str, Callable[[list[str]], None]] = {
     "docker": check_compose,
     "export": check_export,
     "kill": check_kill,
+    "python": check_python,
 }
 
 
@@ -133,10 +140,16 @@ def test_every_link_leads_to_a_file(page: Path) -> None:
     assert broken == []
 
 
-def test_the_consumers_of_the_readme_are_the_files() -> None:
+@pytest.mark.parametrize("page", pages(), ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_example_that_a_page_shows_is_the_file(page: Path) -> None:
+    for name, shown in _INCLUDE.findall(page.read_text()):
+        assert shown == (ROOT / name).read_text(), name
+
+
+def test_the_readme_shows_all_consumers() -> None:
     shown = dict(_INCLUDE.findall((ROOT / "README.md").read_text()))
     files = {path for path in (ROOT / "examples" / "consumers").iterdir() if path.suffix in (".sh", ".py", ".mjs")}
-    assert shown == {str(path.relative_to(ROOT)): path.read_text() for path in files}
+    assert {str(path.relative_to(ROOT)) for path in files} <= set(shown)
 
 
 def test_the_job_of_the_readme_is_the_quickstart() -> None:
@@ -188,6 +201,16 @@ def test_the_job_page_lists_the_keys_of_the_code() -> None:
     from streamrunner.runner.spec import JobSpec
 
     assert sorted(first_column("docs/job-yaml.md")) == sorted(keys_of(JobSpec))
+
+
+def test_the_engine_page_lists_the_options_of_the_code() -> None:
+    from dataclasses import fields
+
+    from streamrunner.engine.config import EngineConfig
+
+    options = (ROOT / "docs/engine.md").read_text().partition("## Options")[2].partition("##")[0]
+    listed = re.findall(r"^\| `(\w+)`", options, re.MULTILINE)
+    assert sorted(listed) == sorted([*(field.name for field in fields(EngineConfig)), "seed", "cache_dir"])
 
 
 @pytest.mark.parametrize("page", ["README.md", "docs/job-yaml.md"])
