@@ -20,9 +20,8 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from tiny_model import save_tiny_model
-
 from streamrunner.engine import LLM, SamplingParams
+from tiny_model import save_tiny_model
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

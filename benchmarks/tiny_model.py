@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import tokenizers
 from tokenizers import decoders, models, pre_tokenizers
@@ -17,7 +17,7 @@ CHAT_TEMPLATE = (
     "{% if add_generation_prompt %}<assistant>{% endif %}"
 )
 SPECIAL = ("<s>", "</s>")
-SHAPE = {
+SHAPE: dict[str, Any] = {
     "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4,
     "num_key_value_heads": 2, "max_position_embeddings": 256, "bos_token_id": 256, "eos_token_id": 257,
 }  # fmt: skip
@@ -35,7 +35,8 @@ def save_tiny_model(folder: Path, *, max_position: int = 256) -> Path:
     backend.add_special_tokens(list(SPECIAL))
     torch.manual_seed(0)
     config = LlamaConfig(vocab_size=258, **{**SHAPE, "max_position_embeddings": max_position})
-    model = LlamaForCausalLM(config).float().eval()
+    model: Any = LlamaForCausalLM(config)
+    model.float().eval()
     # Random initial weights are so small that every token is as likely as any other: spread them.
     for parameter in model.parameters():
         parameter.data.mul_(3.0)

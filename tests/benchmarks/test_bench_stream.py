@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from bench_stream import memory_growth, reader_ratios
-from tiny_model import save_tiny_model
 
+from bench_stream import memory_growth, reader_ratios
 from streamrunner.engine import LLM
+from tiny_model import save_tiny_model
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
