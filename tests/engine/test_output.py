@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import decoders, models, pre_tokenizers
 
+from streamrunner.engine.detokenize import _byte_alphabet
 from streamrunner.engine.errors import EngineError
 from streamrunner.engine.output import OutputDelta, OutputProcessor
 from streamrunner.engine.params import SamplingParams
@@ -39,6 +40,7 @@ def letters_tokenizer() -> Tokenizer:
 
 
 LETTERS = letters_tokenizer()
+BYTE_TOKENS = [LETTERS.token_id(name) or 0 for name in _byte_alphabet()]
 FLAMINGO = [
     LETTERS.token_id(name) or 0
     for name in pre_tokenizers.ByteLevel(add_prefix_space=False).pre_tokenize_str("🦩")[0][0]
@@ -156,6 +158,43 @@ def test_without_stops_the_text_is_what_decode_says(data: bytes, edges: list[int
     steps = [*(tokens(*group) for group in groups_of(token_ids, edges)), tokens(EOS, finish="stop")]
     found = [delta for step in steps for delta in processor.process(step).deltas]
     assert whole(found) == ((*token_ids, EOS), LETTERS.decode(token_ids), "stop", None)
+
+
+_CHARACTERS = ["a", "é", "日", "🦩", "🙂"]
+# Bytes that meet: whole characters, characters that are cut, and stray bytes.
+_pieces = st.one_of(
+    st.sampled_from([character.encode() for character in _CHARACTERS]),
+    st.sampled_from([character.encode()[:-1] for character in _CHARACTERS[1:]]),
+    st.binary(min_size=1, max_size=2),
+)
+_byte_stops = st.lists(st.text([*_CHARACTERS, "\ufffd"], min_size=1, max_size=3), min_size=1, max_size=3)
+
+
+@given(
+    pieces=st.lists(_pieces, max_size=12),
+    stops=_byte_stops,
+    edges=st.lists(st.integers(0, 40), max_size=5),
+    keep=st.booleans(),
+)
+@settings(deadline=None, max_examples=300)
+def test_stop_strings_in_any_bytes_cut_where_the_decoded_text_has_them(
+    pieces: list[bytes], stops: list[str], edges: list[int], keep: bool
+) -> None:
+    token_ids = [BYTE_TOKENS[byte] for byte in b"".join(pieces)]
+    rules = params(stop=tuple(stops), include_stop_str_in_output=keep)
+    processor = OutputProcessor(LETTERS)
+    processor.add("r", rules)
+    steps = [*(tokens(*group) for group in groups_of(token_ids, edges)), tokens(EOS, finish="stop")]
+    found = [delta for step in steps for delta in processor.process(step).deltas]
+    text = LETTERS.decode(token_ids)
+    ends = [(text.index(stop) + len(stop), -len(stop), stop) for stop in stops if stop in text]
+    _, made, reason, why = whole(found)
+    assert reason == "stop"
+    if ends:
+        end, _, stop = min(ends)
+        assert (made, why) == (text[: end if keep else end - len(stop)], stop)
+    else:
+        assert (made, why) == (text, None)
 
 
 # ── endings ──────────────────────────────────────────────────────────────────────────────────────────────────────────
