@@ -28,11 +28,6 @@ def save_tiny_model(folder: Path, *, max_position: int = 256) -> Path:
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
 
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    backend = tokenizers.Tokenizer(models.BPE({name: number for number, name in enumerate(alphabet)}, []))
-    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-    backend.decoder = decoders.ByteLevel()
-    backend.add_special_tokens(list(SPECIAL))
     torch.manual_seed(0)
     config = LlamaConfig(vocab_size=258, **{**SHAPE, "max_position_embeddings": max_position})
     model: Any = LlamaForCausalLM(config)
@@ -41,7 +36,17 @@ def save_tiny_model(folder: Path, *, max_position: int = 256) -> Path:
     for parameter in model.parameters():
         parameter.data.mul_(3.0)
     model.save_pretrained(folder)
-    backend.save(str(folder / "tokenizer.json"))
-    names = {"bos_token": SPECIAL[0], "eos_token": SPECIAL[1], "chat_template": CHAT_TEMPLATE}
-    (folder / "tokenizer_config.json").write_text(json.dumps(names))
+    save_byte_tokenizer(folder)
     return folder
+
+
+def save_byte_tokenizer(folder: Path, chat_template: str = CHAT_TEMPLATE) -> None:
+    """tokenizer.json and its config, beside a model's weights."""
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    backend = tokenizers.Tokenizer(models.BPE({name: number for number, name in enumerate(alphabet)}, []))
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    backend.decoder = decoders.ByteLevel()
+    backend.add_special_tokens(list(SPECIAL))
+    backend.save(str(folder / "tokenizer.json"))
+    names = {"bos_token": SPECIAL[0], "eos_token": SPECIAL[1], "chat_template": chat_template}
+    (folder / "tokenizer_config.json").write_text(json.dumps(names))

@@ -66,12 +66,17 @@ class Tokenizer:
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         """Token ids; with the special tokens (begin-of-text) that tokenizer.json adds, unless told otherwise.
 
+        A text that begins with begin-of-text itself, as rendered chats do, does not get a second one.
         Raises EngineError (`invalid_prompt`) for half a character (a lone surrogate).
         """
         try:
-            return list(self._backend.encode(text, add_special_tokens=add_special_tokens).ids)
+            token_ids = list(self._backend.encode(text, add_special_tokens=add_special_tokens).ids)
         except TypeError as error:
             raise _unreadable(text) from error
+        bos = self._special_tokens.get("bos_token")
+        if not add_special_tokens or bos is None or not text.startswith(bos):
+            return token_ids
+        return token_ids[1:] if token_ids[:2] == [self.token_id(bos)] * 2 else token_ids
 
     def decode(self, token_ids: Sequence[int]) -> str:
         """Text without special tokens; a cut character becomes U+FFFD."""
