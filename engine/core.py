@@ -145,7 +145,8 @@ class EngineCore:
             wanted = None if logprobs is None else _logprobs_of(logprobs, row, token, sequence.params.logprobs)
             if reason is not None:
                 self.abort(sequence.request_id)
-            outputs.append(RequestStep(sequence.request_id, (token,), wanted, reason, stop_token, None))
+            cached = sequence.num_cached if sequence.num_output == 1 else None
+            outputs.append(RequestStep(sequence.request_id, (token,), wanted, reason, stop_token, None, cached))
         return outputs
 
     def _finish(self, sequence: Sequence, token: int) -> tuple[str | None, int | None]:

@@ -137,10 +137,19 @@ class Dispatcher:
         processed = self._processor.process(step)
         for sequence_id in processed.aborts:
             self._loop.abort(sequence_id)
+        self._note_cached(step)
         for delta in processed.deltas:
             owner = self._owners.get(delta.request_id)
             if owner is not None:
                 self._take_delta(owner, delta)
+
+    def _note_cached(self, step: StepOutput) -> None:
+        """The other choices of a prompt find what the first one computes: only that one tells about the call before."""
+        for one in step.outputs:
+            if one.num_cached_tokens is not None:
+                owner = self._owners.get(one.request_id)
+                if owner is not None and owner.choice == 0:
+                    owner.request.num_cached_tokens = one.num_cached_tokens
 
     def _take_delta(self, owner: _Owner, delta: OutputDelta) -> None:
         call, request, choice = owner

@@ -77,7 +77,7 @@ class LiveChoice:
 class LiveRequest:
     """One prompt and its choices. `is_queued`: its reader has been told that there is something new."""
 
-    __slots__ = ("_metrics", "_prompt", "choices", "error", "index", "is_queued", "request_id")
+    __slots__ = ("_metrics", "_prompt", "choices", "error", "index", "is_queued", "num_cached_tokens", "request_id")
 
     def __init__(self, request_id: str, index: int, prompt: PreparedPrompt, num_choices: int) -> None:
         self.request_id = request_id
@@ -85,6 +85,7 @@ class LiveRequest:
         self.choices = [LiveChoice(place) for place in range(num_choices)]
         self.error: EngineError | None = None
         self.is_queued = False
+        self.num_cached_tokens: int | None = None
         self._prompt = prompt
         self._metrics = RequestMetrics(arrival_time=time.time())
 
@@ -128,6 +129,7 @@ class LiveRequest:
             outputs=[choice.snapshot() for choice in self.choices],
             finished=self.finished,
             metrics=self._metrics,
+            num_cached_tokens=self.num_cached_tokens,
             error=self.error,
         )
 

@@ -83,7 +83,7 @@ class OutputProcessor:
             text = self._texts.get(one.request_id)
             if text is None or text.ended:
                 continue
-            delta = text.take(*one)
+            delta = text.take(*one[:6])
             deltas.append(delta)
             if delta.finish_reason is not None and one.finish_reason is None:
                 aborts.append(one.request_id)

@@ -22,6 +22,7 @@ class RequestStep(NamedTuple):
 
     logprobs: per token, the sampled one first, then the likeliest. finish_reason: stop, length, abort, error or None.
     stop_reason: the stop token id that matched; None for end-of-text. The last token is part of token_ids.
+    num_cached_tokens: with a sequence's first token, how many of its prompt were found in the prefix cache.
     """
 
     request_id: str
@@ -30,6 +31,7 @@ class RequestStep(NamedTuple):
     finish_reason: str | None
     stop_reason: int | None
     error: EngineError | None
+    num_cached_tokens: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -115,6 +115,15 @@ def test_stop_strings_end_a_text_and_are_named(llm: LLM) -> None:
     assert (choice.finish_reason, choice.stop_reason) == ("stop", stop)
 
 
+def test_the_prefix_cache_is_shared_by_calls_and_each_result_says_what_it_found(new_llm: Callable[..., LLM]) -> None:
+    llm, prompt = new_llm(), "x" * 70
+    first, second = llm.generate(prompt, SHORT)[0], llm.generate([prompt, prompt[:40] + "y"], SHORT)
+    assert first.num_cached_tokens == 0
+    assert [output.num_cached_tokens for output in second] == [64, 32]
+    [choices] = llm.generate("z" * 70, SamplingParams(max_tokens=3, n=2))
+    assert choices.num_cached_tokens == 0
+
+
 def test_the_times_of_a_request_follow_each_other(llm: LLM) -> None:
     metrics = llm.generate("x", SHORT)[0].metrics
     assert metrics.first_token_time is not None
