@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 Message = Mapping[str, Any]
 
+# A private-use character, and a blank that shows whether a template trims.
+_MARK = "\ue0ce "
 # A message's reasoning under older names; templates read the first one, those of gpt-oss `thinking`.
 _REASONING = ("reasoning_content", "thinking", "reasoning")
 
@@ -99,22 +101,34 @@ class ChatTemplates:
         return _environment()
 
 
-def cut_behind_final_message(rendered: str, messages: Sequence[Message]) -> str:
-    """The chat up to the end of its last message's text, for the model to go on with it.
+def mark_end(messages: Sequence[Message]) -> list[Message]:
+    """The chat with a mark behind the text of its last message: where the model is to go on is where that is rendered.
 
-    Templates trim messages or do not, so the trimmed text is looked for; blanks at its end stay if the template kept
-    them. Raises EngineError (`chat_template_error`) if the template does not show that text.
+    Raises EngineError (`chat_template_error`) if there is no text.
     """
-    content = messages[-1].get("content")
-    if isinstance(content, Sequence) and not isinstance(content, str):
-        content = next((part["text"] for part in reversed(content) if "text" in part), None)
-    if not isinstance(content, str) or not content.strip():
-        raise _refused("its last message has no text to continue")
-    at = rendered.rfind(content.strip())
+    if not messages:
+        raise _refused("it has no messages")
+    *others, last = messages
+    content = last.get("content")
+    if isinstance(content, str) and content.strip():
+        return [*others, {**last, "content": content + _MARK}]
+    parts = list(content) if isinstance(content, Sequence) and not isinstance(content, str) else []
+    for place in reversed(range(len(parts))):
+        if isinstance(parts[place], Mapping) and "text" in parts[place]:
+            parts[place] = {**parts[place], "text": f"{parts[place]['text']}{_MARK}"}
+            return [*others, {**last, "content": parts}]
+    raise _refused("its last message has no text to continue")
+
+
+def cut_at_mark(rendered: str) -> str:
+    """What stands before the mark; without blanks at its end if the template trims messages (it took the mark's own).
+
+    Raises EngineError (`chat_template_error`) if the template does not show the text.
+    """
+    at = rendered.rfind(_MARK.strip())
     if at < 0:
         raise _refused("it does not show the text of the last message, which was to be continued")
-    whole = content.lstrip()
-    return rendered[: at + len(whole if rendered.startswith(whole, at) else content.strip())]
+    return rendered[:at] if rendered.startswith(_MARK, at) else rendered[:at].rstrip()
 
 
 def _refused(why: str) -> EngineError:

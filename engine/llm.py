@@ -18,12 +18,12 @@ from typing import TYPE_CHECKING, Any, Self
 from streamrunner.engine.call import Call, CallOptions
 from streamrunner.engine.convert import default_cache_dir, resolve_model
 from streamrunner.engine.core import EngineCore
+from streamrunner.engine.default_params import default_params
 from streamrunner.engine.dispatcher import Dispatcher
 from streamrunner.engine.engine_options import engine_config
 from streamrunner.engine.errors import EngineError
 from streamrunner.engine.feeder import Feeder, FeedOptions, ParamsGiven, pair_params
 from streamrunner.engine.loop import EngineLoop
-from streamrunner.engine.params import SamplingParams
 from streamrunner.engine.progress import progress_bar
 from streamrunner.engine.prompt import PromptList, prompt_list
 from streamrunner.engine.seed import request_seed
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from streamrunner.engine.engine_metrics import EngineMetrics
+    from streamrunner.engine.params import SamplingParams
     from streamrunner.engine.prompt import Message, Prompts
     from streamrunner.engine.request_output import RequestOutput
 
@@ -59,6 +60,7 @@ class LLM:
         config = engine_config(engine_options)
         files = resolve_model(str(model), Path(cache_dir) if cache_dir is not None else default_cache_dir())
         self._tokenizer = Tokenizer.load(files.path)
+        self._default_params = default_params(files.path)
         self._core = EngineCore(load_model(files.path, config), config, self._tokenizer.eos_token_ids)
         self._dispatcher = Dispatcher(EngineLoop(self._core), self._tokenizer)
         self._seed = seed
@@ -76,6 +78,10 @@ class LLM:
         """The model's tokenizer: `encode`, `decode`, `apply_chat_template`."""
         return self._tokenizer
 
+    def get_default_sampling_params(self) -> SamplingParams:
+        """What a call without sampling_params uses: the model's generation_config.json, and the rest of the context."""
+        return self._default_params
+
     def get_metrics(self) -> EngineMetrics:
         """What the engine has done so far; a copy."""
         with self._dispatcher.lock:
@@ -88,10 +94,11 @@ class LLM:
     ) -> list[RequestOutput]:
         """All results as a list in the order of the prompts, one for each.
 
-        prompts: one or many (see `prompt.py`). sampling_params: one for all, or one for each prompt. use_tqdm: progress
-        on stderr if that is a terminal. A prompt that cannot run fails alone: its result has `error`, and choices with
-        finish_reason "error". Raises EngineError (`params_mismatch`, before work starts if both have lengths,
-        `invalid_prompt` for what is neither a prompt nor an iterable, `engine_died`), and what an iterator raises.
+        prompts: one or many (see `prompt.py`). sampling_params: one for all, or one for each prompt; without any, what
+        the model's makers recommend (`get_default_sampling_params`). use_tqdm: progress on stderr, if that is a
+        terminal. A prompt that cannot run fails alone: its result has `error`, and choices with finish_reason "error".
+        Raises EngineError (`params_mismatch`, before work starts if both have lengths, `invalid_prompt` for what is
+        neither a prompt nor an iterable, `engine_died`), and what an iterator raises.
         """
         return self._collect(prompt_list(prompts), sampling_params, {}, use_tqdm=use_tqdm)
 
@@ -208,7 +215,7 @@ class LLM:
         for name, value in (("every_n", every_n), ("max_unread", max_unread)):
             if value is not None and value < 1:
                 raise EngineError("invalid_params", f"{name} is {value}, it must be at least 1", name)
-        pairs = pair_params(prompts, params, SamplingParams())
+        pairs = pair_params(prompts, params, self._default_params)
         call = Call(self._dispatcher.lock, CallOptions(ordered, every_n, self._max_sequences, max_unread))
         with self._dispatcher.lock:
             self._dispatcher.open(call)

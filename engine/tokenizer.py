@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import tokenizers
 
-from streamrunner.engine.chat_template import ChatTemplates, cut_behind_final_message
+from streamrunner.engine.chat_template import ChatTemplates, cut_at_mark, mark_end
 from streamrunner.engine.errors import EngineError
 
 if TYPE_CHECKING:
@@ -131,10 +131,10 @@ class Tokenizer:
                 "continue_final_message",
             )
         text = self._templates.render(
-            messages, tools, documents, add_generation_prompt=add_generation_prompt, variables=variables,
-            source=chat_template,
+            mark_end(messages) if continue_final_message else messages, tools, documents,
+            add_generation_prompt=add_generation_prompt, variables=variables, source=chat_template,
         )  # fmt: skip
-        return cut_behind_final_message(text, messages) if continue_final_message else text
+        return cut_at_mark(text) if continue_final_message else text
 
     def _find_eos(self, folder: Path) -> tuple[int, ...]:
         """Those of generation_config.json, else config.json, and the tokenizer's own, which fine-tuned models change

@@ -197,6 +197,13 @@ def test_the_last_message_of_a_chat_can_be_continued(llm: LLM) -> None:
     assert both.error.code == "chat_template_error"
 
 
+def test_without_params_the_models_own_recommendation_counts(llm: LLM) -> None:
+    params = llm.get_default_sampling_params()
+    assert params == SamplingParams(max_tokens=None)
+    [output] = llm.generate({"prompt_token_ids": [65] * 250})
+    assert 1 <= len(output.outputs[0].token_ids) <= 6
+
+
 @pytest.mark.parametrize("given", [42, None, 1.5])
 def test_what_is_no_prompt_at_all_is_refused_before_work(llm: LLM, given: Any) -> None:
     with pytest.raises(EngineError) as caught:
