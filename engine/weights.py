@@ -16,6 +16,7 @@ from streamrunner.kernels.linear import PackedLinear, RowRule
 
 if TYPE_CHECKING:
     from streamrunner.engine.config import EngineConfig
+    from streamrunner.engine.models.rope import RotaryTables
 
 Tensor = torch.Tensor
 _INDEX = "model.safetensors.index.json"
@@ -88,37 +89,46 @@ class _Loader:
         self._files = files
         self._dtype = dtype
         self._rules: dict[tuple[int, ...], RowRule] = {}
+        self._norm_offset = 0.0
 
     def model(self, shape: ModelConfig, num_positions: int) -> LlamaModel:
+        self._norm_offset = 1.0 if shape.centred_norms else 0.0
         embedding = self._files.read("model.embed_tokens.weight").to(self._dtype)
         tied = shape.tied_embeddings or "lm_head.weight" not in self._files
         head = embedding if tied else self._files.read("lm_head.weight").to(self._dtype)
-        cos, sin = shape.rotary_tables(num_positions)
+        tables = shape.rotary_tables(num_positions)
         return LlamaModel(
             config=shape,
             embedding=embedding,
-            layers=tuple(self._layer(f"model.layers.{index}.") for index in range(shape.num_layers)),
+            layers=tuple(self._layer(shape, index, tables[one.rope]) for index, one in enumerate(shape.layers)),
             norm=self._norm("model.norm"),
             lm_head=self._packed(head, None),
-            cos=cos,
-            sin=sin,
         )
 
-    def _layer(self, at: str) -> LlamaLayer:
-        qk_normed = f"{at}self_attn.q_norm.weight" in self._files
+    def _layer(self, shape: ModelConfig, index: int, rotary: RotaryTables) -> LlamaLayer:
+        at = f"model.layers.{index}."
+        after, qk_normed = f"{at}post_attention_layernorm", f"{at}self_attn.q_norm.weight" in self._files
         return LlamaLayer(
             input_norm=self._norm(f"{at}input_layernorm"),
-            qkv=self._merged(*(f"{at}self_attn.{name}_proj" for name in "qkv")),
+            qkv=self._first_of(f"{at}self_attn.qkv_proj", *(f"{at}self_attn.{name}_proj" for name in "qkv")),
             q_norm=self._norm(f"{at}self_attn.q_norm") if qk_normed else None,
             k_norm=self._norm(f"{at}self_attn.k_norm") if qk_normed else None,
+            rotary=rotary,
+            window=shape.layers[index].window,
             o=self._merged(f"{at}self_attn.o_proj"),
-            post_norm=self._norm(f"{at}post_attention_layernorm"),
-            gate_up=self._merged(f"{at}mlp.gate_proj", f"{at}mlp.up_proj"),
+            attention_out_norm=self._norm(after) if shape.sandwich_norms else None,
+            mlp_norm=self._norm(f"{at}pre_feedforward_layernorm" if shape.sandwich_norms else after),
+            gate_up=self._first_of(f"{at}mlp.gate_up_proj", f"{at}mlp.gate_proj", f"{at}mlp.up_proj"),
             down=self._merged(f"{at}mlp.down_proj"),
+            mlp_out_norm=self._norm(f"{at}post_feedforward_layernorm") if shape.sandwich_norms else None,
         )
 
     def _norm(self, name: str) -> Tensor:
-        return self._files.read(f"{name}.weight").float().contiguous()
+        return (self._files.read(f"{name}.weight").float() + self._norm_offset).contiguous()
+
+    def _first_of(self, merged: str, *parts: str) -> PackedLinear:
+        """Phi-3's files have the merged weights already."""
+        return self._merged(merged) if f"{merged}.weight" in self._files else self._merged(*parts)
 
     def _merged(self, *names: str) -> PackedLinear:
         weight = torch.cat([self._files.read(f"{name}.weight").to(self._dtype) for name in names])

@@ -1,4 +1,4 @@
-"""The engine against transformers in float32, on tiny random models of each family."""
+"""The engine on a tiny random model, and the real one against transformers in float32."""
 
 from __future__ import annotations
 
@@ -23,41 +23,24 @@ SHAPE = {
     "vocab_size": 97, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4,
     "num_key_value_heads": 2, "max_position_embeddings": 256,
 }  # fmt: skip
-LLAMA3_ROPE = {
-    "rope_type": "llama3", "rope_theta": 10000.0, "factor": 4.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
-    "original_max_position_embeddings": 64,
-}  # fmt: skip
-FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
-    "llama": ("Llama", {}),
-    "llama tied": ("Llama", {"tie_word_embeddings": True}),
-    "llama biased": ("Llama", {"attention_bias": True, "mlp_bias": True}),
-    "llama linear rope": ("Llama", {"rope_parameters": {"rope_type": "linear", "factor": 2.0, "rope_theta": 5000.0}}),
-    "llama 3 rope": ("Llama", {"rope_parameters": LLAMA3_ROPE}),
-    "mistral": ("Mistral", {"sliding_window": None}),
-    "qwen2": ("Qwen2", {}),
-    "qwen3": ("Qwen3", {"head_dim": 32}),
-}
 GREEDY = {"temperature": 0.0, "max_tokens": 24, "ignore_eos": True, "logprobs": 3}
 
 
-def make_model(family: str, folder: Path) -> Any:
-    """A random model of the family, saved to the folder."""
-    import transformers
+def make_model(folder: Path) -> None:
+    """A random model, saved to the folder."""
+    from transformers import LlamaConfig, LlamaForCausalLM
 
-    name, extra = FAMILIES[family]
     torch.manual_seed(0)
-    config = getattr(transformers, f"{name}Config")(**SHAPE, **extra)
-    model = getattr(transformers, f"{name}ForCausalLM")(config).float().eval()
+    model: Any = LlamaForCausalLM(LlamaConfig(**SHAPE))
     # Random initial weights are so small that every token is as likely as any other: spread them.
     for parameter in model.parameters():
         parameter.data.mul_(3.0)
-    model.save_pretrained(folder)
-    return model
+    model.float().save_pretrained(folder)
 
 
 @pytest.fixture
 def core(tmp_path: Path) -> EngineCore:
-    make_model("llama", tmp_path)
+    make_model(tmp_path)
     return new_core(tmp_path)
 
 
@@ -81,27 +64,6 @@ def run(core: EngineCore) -> dict[str, list[RequestStep]]:
 
 def tokens_of(steps: list[RequestStep]) -> list[int]:
     return [token for step in steps for token in step.token_ids]
-
-
-@pytest.mark.parametrize("family", FAMILIES)
-def test_greedy_tokens_and_logprobs_are_those_of_transformers(family: str, tmp_path: Path) -> None:
-    reference = make_model(family, tmp_path)
-    core = new_core(tmp_path, max_num_batched_tokens=32, max_num_seqs=16)
-    for index, prompt in enumerate(prompts()):
-        core.add_request(str(index), prompt, SamplingParams(**GREEDY))
-    steps = run(core)
-    for index, prompt in enumerate(prompts()):
-        ours = tokens_of(steps[str(index)])
-        with torch.inference_mode():
-            logits = reference(torch.tensor([prompt + ours])).logits[0, len(prompt) - 1 : -1].double()
-        assert ours == logits.argmax(-1).tolist()
-        expected = logits.log_softmax(-1)
-        for position, step in enumerate(steps[str(index)]):
-            assert step.logprobs is not None
-            sampled, *top = step.logprobs[0]
-            assert sampled.logprob == pytest.approx(expected[position, ours[position]].item(), abs=1e-4)
-            assert [one.token_id for one in top] == expected[position].topk(3).indices.tolist()
-            assert sampled.rank == 1
 
 
 @pytest.mark.timeout(400)
@@ -213,7 +175,7 @@ def test_a_row_that_meets_nan_fails_alone(core: EngineCore, monkeypatch: pytest.
 
 
 def test_a_cache_that_cannot_hold_one_sequence_is_refused_with_the_size_it_needs(tmp_path: Path) -> None:
-    make_model("llama", tmp_path)
+    make_model(tmp_path)
     config = EngineConfig(kv_cache_memory_bytes=1 << 10, dtype="float32")
     with pytest.raises(EngineError, match="kv_cache_memory") as caught:
         EngineCore(load_model(tmp_path, config), config)
