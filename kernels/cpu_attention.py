@@ -17,11 +17,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from numba import carray, njit
+from numba import carray, njit, types
+from numba.extending import overload
 
 from streamrunner.kernels import storage
 from streamrunner.kernels.cpu_math import FAST, exp_nonpositive
 from streamrunner.kernels.parallel import byte_pointer, float_pointer, half_pointer, int_pointer, next_item
+from streamrunner.kernels.storage import rounded
 from streamrunner.kernels.vectors import MAX_ROWS, add_products, largest, to_weights
 
 # Query tokens that share one pass over the pages: K and V then come from memory once for all of them.
@@ -43,7 +45,9 @@ def _soft_capped(scores: Any, at: int, count: int, cap: Any) -> None:
 
 
 @njit(fastmath=FAST, nogil=True)
-def _weights(scores: Any, at: int, block: int, low: int, high: int, sums: Any, sums_at: int, top: Any) -> Any:
+def _weights(
+    scores: Any, at: int, block: int, low: int, high: int, sums: Any, sums_at: int, top: Any, weights: Any
+) -> Any:
     """Turn a row's scores into softmax weights; returns the new running maximum and the factor of what came before.
 
     Only slots [low, high) are seen: others may hold anything, NaN included.
@@ -54,7 +58,7 @@ def _weights(scores: Any, at: int, block: int, low: int, high: int, sums: Any, s
         scores[at + j] = _NEVER
     new_top = max(top, largest(scores, at, block))
     shrink = exp_nonpositive(top - new_top)
-    to_weights(scores, at, block, new_top, sums, sums_at, shrink)
+    to_weights(scores, at, block, new_top, sums, sums_at, shrink, weights)
     return new_top, shrink
 
 
@@ -71,7 +75,8 @@ class Rows(NamedTuple):
     """What a worker keeps of the rows of its item: flat arrays, `dim` or `block` apart. Allocated once per call.
 
     q, acc: scaled queries and sums · sums: softmax sums, one per slot of a page · top: running maxima
-    places: positions relative to the page at hand · scores, seen, keep: of the rows of one pass
+    places: positions relative to the page at hand · scores, weights, seen, keep: of the rows of one pass
+    q and weights are what a page is multiplied by: bfloat16 where it is, else float32
     """
 
     q: Any
@@ -80,6 +85,7 @@ class Rows(NamedTuple):
     top: Any
     places: Any
     scores: Any
+    weights: Any
     seen: Any
     keep: Any
 
@@ -95,18 +101,31 @@ def _ints(memory: Any, first: int, count: int) -> Any:
     return carray(int_pointer(memory.ctypes.data + 8 * first), (count,))
 
 
+def _operands(memory: Any, first: int, count: int, pages: Any) -> Any:
+    """Part of an array for what pages are multiplied by."""
+    del memory, first, count, pages
+
+
+@overload(_operands, strict=False)
+def _typed_operands(memory: Any, first: Any, count: Any, pages: Any) -> Any:
+    if pages.dtype == types.uint16:
+        return lambda memory, first, count, pages: carray(half_pointer(memory.ctypes.data + 4 * first), (count,))
+    return lambda memory, first, count, pages: carray(float_pointer(memory.ctypes.data + 4 * first), (count,))
+
+
 @njit(nogil=True)
-def _new_rows(floats: Any, ints: Any, num_rows: int, dim: int, block: int) -> Any:
-    wide, lanes = num_rows * dim, num_rows * block
+def _new_rows(floats: Any, ints: Any, num_rows: int, dim: int, block: int, pages: Any) -> Any:
+    wide, lanes, some = num_rows * dim, num_rows * block, MAX_ROWS * block
     return Rows(
-        _floats(floats, 0, wide),
+        _operands(floats, 0, wide, pages),
         _floats(floats, wide, wide),
         _floats(floats, 2 * wide, lanes),
         _floats(floats, 2 * wide + lanes, num_rows),
         _ints(ints, 0, num_rows),
-        _floats(floats, 2 * wide + lanes + num_rows, MAX_ROWS * block),
+        _floats(floats, 2 * wide + lanes + num_rows, some),
+        _operands(floats, 2 * wide + lanes + num_rows + some, some, pages),
         _ints(ints, num_rows, MAX_ROWS),
-        _floats(floats, 2 * wide + lanes + num_rows + MAX_ROWS * block, MAX_ROWS),
+        _floats(floats, 2 * wide + lanes + num_rows + 2 * some, MAX_ROWS),
     )
 
 
@@ -116,7 +135,8 @@ def _begin(rows: Any, q: Any, first: int, count: int, head: int, group: int, sca
     for row in range(count * group):
         rows.top[row] = _NEVER
         for d in range(dim):
-            rows.q[row * dim + d] = q[first + row // group, head * group + row % group, d] * scale
+            scaled = q[first + row // group, head * group + row % group, d] * scale
+            rows.q[row * dim + d] = rounded(scaled, rows.q[0])
             rows.acc[row * dim + d] = _ZERO
         for j in range(block):
             rows.sums[row * block + j] = _ZERO
@@ -153,21 +173,24 @@ def _weigh(rows: Any, row: int, count: int, block: int, window: int, cap: Any) -
         if high > low:
             if cap > _ZERO:
                 _soft_capped(rows.scores, at, block, cap)
-            sums_at, top = (row + r) * block, rows.top[row + r]
-            rows.top[row + r], rows.keep[r] = _weights(rows.scores, at, block, low, high, rows.sums, sums_at, top)
+            here, sums_at = row + r, (row + r) * block
+            rows.top[here], rows.keep[r] = _weights(
+                rows.scores, at, block, low, high, rows.sums, sums_at, rows.top[here], rows.weights
+            )
         else:
             rows.keep[r] = _ONE
             for j in range(block):
-                rows.scores[at + j] = _ZERO
+                rows.weights[at + j] = rounded(_ZERO, rows.weights[0])
 
 
 @njit(nogil=True)
 def _add_values(rows: Any, row: int, count: int, values: Any, page_at: int, block: int, dim: int, ahead: int) -> None:
     """Rescale what rows have and add the weighted values of a page; at the causal edge some see more of it."""
-    shared = rows.seen[0]
+    last = rows.seen[count - 1]
+    shared = rows.seen[0] if rows.seen[0] == last else rows.seen[0] & ~1  # no pair is cut in two
     if shared > 0:
         add_products(
-            count, rows.scores, 0, block, values, page_at, dim, shared, rows.acc, row * dim, rows.keep, False, ahead
+            count, rows.weights, 0, block, values, page_at, dim, shared, rows.acc, row * dim, rows.keep, False, ahead
         )
         for r in range(count):
             rows.keep[r] = _ONE
@@ -176,7 +199,7 @@ def _add_values(rows: Any, row: int, count: int, values: Any, page_at: int, bloc
             rows.keep[0] = rows.keep[r]
             left, start, depth = r * block + shared, page_at + shared * dim, rows.seen[r] - shared
             at = (row + r) * dim
-            add_products(1, rows.scores, left, block, values, start, dim, depth, rows.acc, at, rows.keep, False, 0)
+            add_products(1, rows.weights, left, block, values, start, dim, depth, rows.acc, at, rows.keep, False, 0)
 
 
 @njit(nogil=True)
@@ -196,7 +219,7 @@ def _attend_page(
         add_products(count, rows.q, q_at, dim, pages.keys, at, block, dim, rows.scores, 0, rows.keep, True, size)
         _scaled(rows.scores, count, block, pages.k_scales, page * block)
         _weigh(rows, row, count, block, window, cap)
-        _scaled(rows.scores, count, block, pages.v_scales, page * block)
+        _scaled(rows.weights, count, block, pages.v_scales, page * block)
         _add_values(rows, row, count, pages.values, at, block, dim, size)
 
 
@@ -212,9 +235,9 @@ def _attend(
 ) -> None:  # fmt: skip
     dim, group = q.shape[2], q.shape[1] // num_kv_heads
     num_rows = TILE * group
-    floats = np.empty(num_rows * (2 * dim + block + 1) + MAX_ROWS * (block + 1), np.float32)
+    floats = np.empty(num_rows * (2 * dim + block + 1) + MAX_ROWS * (2 * block + 1), np.float32)
     ints = np.empty(num_rows + MAX_ROWS, np.int64)
-    rows = _new_rows(floats, ints, num_rows, dim, block)
+    rows = _new_rows(floats, ints, num_rows, dim, block, pages.keys)
     num_items = tiles.shape[0] * num_kv_heads
     item = next_item(counter)
     while item < num_items:

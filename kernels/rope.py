@@ -13,6 +13,7 @@ from streamrunner.kernels import storage
 from streamrunner.kernels.cpu_math import FAST
 from streamrunner.kernels.norm import NUM_LANES, norm_row
 from streamrunner.kernels.op import cpu_op, fake_of
+from streamrunner.kernels.pages import is_paired, place
 from streamrunner.kernels.parallel import byte_pointer, float_pointer, half_pointer, int_pointer, next_item, run
 from streamrunner.kernels.storage import load, rounded
 
@@ -55,10 +56,13 @@ def _rotate(stored: Any, weight: Any, norms: Any, cos: Any, sin: Any, out: Any) 
 
 
 @njit(fastmath=FAST, nogil=True)
-def _write(pages: Any, page: int, head: int, slot: int, key: Any, value: Any) -> None:
-    for d in range(key.shape[0]):
-        pages.keys[page, head, d, slot] = rounded(key[d], pages.keys[page, head, d, slot])
-        pages.values[page, head, slot, d] = rounded(value[d], pages.values[page, head, slot, d])
+def _write(pages: Any, at: int, slot: int, block: int, key: Any, value: Any) -> None:
+    """Into the page of one head, which begins at `at`."""
+    dim, pairs = key.shape[0], is_paired(pages.keys)
+    for d in range(dim):
+        k, v = at + place(d, slot, block, pairs), at + place(slot, d, dim, pairs)
+        pages.keys[k] = rounded(key[d], pages.keys[k])
+        pages.values[v] = rounded(value[d], pages.values[v])
 
 
 @njit(fastmath=FAST, nogil=True)
@@ -71,13 +75,14 @@ def _largest(x: Any) -> Any:
 
 
 @njit(fastmath=FAST, nogil=True)
-def _write_int8(pages: Any, page: int, head: int, slot: int, key: Any, value: Any) -> None:
+def _write_int8(pages: Any, at: int, scale_at: int, slot: int, block: int, key: Any, value: Any) -> None:
     """One scale for the key and one for the value of a slot: the largest number becomes 127."""
+    dim = key.shape[0]
     k_scale, v_scale = _largest(key) / _LARGEST_INT8, _largest(value) / _LARGEST_INT8
-    pages.k_scales[page, head, slot], pages.v_scales[page, head, slot] = k_scale, v_scale
-    for d in range(key.shape[0]):
-        pages.keys[page, head, d, slot] = _quantised(key[d], k_scale)
-        pages.values[page, head, slot, d] = _quantised(value[d], v_scale)
+    pages.k_scales[scale_at + slot], pages.v_scales[scale_at + slot] = k_scale, v_scale
+    for d in range(dim):
+        pages.keys[at + place(d, slot, block, False)] = _quantised(key[d], k_scale)
+        pages.values[at + place(slot, d, dim, False)] = _quantised(value[d], v_scale)
 
 
 @njit(fastmath=FAST, nogil=True, inline="always")
@@ -89,9 +94,19 @@ def _quantised(x: Any, scale: Any) -> Any:
 
 @njit(nogil=True)
 def _rope_tokens(
-    qkv: Any, cos: Any, sin: Any, positions: Any, slots: Any, q: Any, pages: Any, norms: Any, counter: Any
+    qkv: Any,
+    cos: Any,
+    sin: Any,
+    positions: Any,
+    slots: Any,
+    q: Any,
+    pages: Any,
+    num_kv_heads: int,
+    block: int,
+    norms: Any,
+    counter: Any,
 ) -> None:
-    num_heads, dim, num_kv_heads, block = q.shape[1], q.shape[2], pages.keys.shape[1], pages.keys.shape[3]
+    num_heads, dim = q.shape[1], q.shape[2]
     key, value = np.empty(dim, np.float32), np.empty(dim, np.float32)
     while True:
         t = next_item(counter)
@@ -105,16 +120,17 @@ def _rope_tokens(
             stored = qkv[t, num_heads + num_kv_heads + head]
             for d in range(dim):
                 value[d] = load(stored[d])
+            page, slot = slots[t] // block * num_kv_heads + head, slots[t] % block
             if pages.k_scales.size > 0:
-                _write_int8(pages, slots[t] // block, head, slots[t] % block, key, value)
+                _write_int8(pages, page * dim * block, page * block, slot, block, key, value)
             else:
-                _write(pages, slots[t] // block, head, slots[t] % block, key, value)
+                _write(pages, page * dim * block, slot, block, key, value)
 
 
 @njit(nogil=True)
 def _run(a: Any, qkv: Any, keys: Any, values: Any) -> None:
     tokens, dim = a[15], a[18]
-    scales = (a[19] if a[10] != 0 else 0, a[17], a[20])
+    scales = (a[19] * a[17] * a[20] if a[10] != 0 else 0,)
     norms = _Norms(
         carray(float_pointer(a[12]), (dim if a[12] != 0 else 0,)),
         carray(float_pointer(a[13]), (dim if a[13] != 0 else 0,)),
@@ -130,6 +146,8 @@ def _run(a: Any, qkv: Any, keys: Any, values: Any) -> None:
         carray(int_pointer(a[6]), (tokens,)),
         carray(float_pointer(a[7]), (tokens, a[16], dim)),
         _Pages(keys, values, carray(float_pointer(a[10]), scales), carray(float_pointer(a[11]), scales)),
+        a[17],
+        a[20],
         norms,
         int_pointer(a[0]),
     )
@@ -143,50 +161,50 @@ _NUM_ARGUMENTS = 23
 @njit(inline="always")
 def _shapes(a: Any) -> Any:
     heads, kv_heads, dim, blocks, block = a[16], a[17], a[18], a[19], a[20]
-    return (a[15], heads + 2 * kv_heads, dim), (blocks, kv_heads, dim, block), (blocks, kv_heads, block, dim)
+    return (a[15], heads + 2 * kv_heads, dim), (blocks * kv_heads * dim * block,)
 
 
 def _float32(packed: Any) -> None:
     a = carray(packed, (_NUM_ARGUMENTS,))
-    qkv, keys, values = _shapes(a)
+    qkv, pages = _shapes(a)
     _run(
         a,
         carray(float_pointer(a[2]), qkv),
-        carray(float_pointer(a[8]), keys),
-        carray(float_pointer(a[9]), values),
+        carray(float_pointer(a[8]), pages),
+        carray(float_pointer(a[9]), pages),
     )
 
 
 def _bfloat16(packed: Any) -> None:
     a = carray(packed, (_NUM_ARGUMENTS,))
-    qkv, keys, values = _shapes(a)
+    qkv, pages = _shapes(a)
     _run(
         a,
         carray(half_pointer(a[2]), qkv),
-        carray(half_pointer(a[8]), keys),
-        carray(half_pointer(a[9]), values),
+        carray(half_pointer(a[8]), pages),
+        carray(half_pointer(a[9]), pages),
     )
 
 
 def _float32_int8(packed: Any) -> None:
     a = carray(packed, (_NUM_ARGUMENTS,))
-    qkv, keys, values = _shapes(a)
+    qkv, pages = _shapes(a)
     _run(
         a,
         carray(float_pointer(a[2]), qkv),
-        carray(byte_pointer(a[8]), keys),
-        carray(byte_pointer(a[9]), values),
+        carray(byte_pointer(a[8]), pages),
+        carray(byte_pointer(a[9]), pages),
     )
 
 
 def _bfloat16_int8(packed: Any) -> None:
     a = carray(packed, (_NUM_ARGUMENTS,))
-    qkv, keys, values = _shapes(a)
+    qkv, pages = _shapes(a)
     _run(
         a,
         carray(half_pointer(a[2]), qkv),
-        carray(byte_pointer(a[8]), keys),
-        carray(byte_pointer(a[9]), values),
+        carray(byte_pointer(a[8]), pages),
+        carray(byte_pointer(a[9]), pages),
     )
 
 
@@ -222,9 +240,9 @@ def rope_and_cache(
 
     qkv: [T, (H + 2 * KV) * D] float32 or bfloat16 · cos, sin: [max position + 1, R / 2] float32: the first R numbers of
     a head are rotated, halves against each other as in Llama; R may be 0 · positions, slots: [T] int64, slot = page *
-    B + offset · k_cache: [N, KV, D, B], v_cache: [N, KV, B, D]: of qkv's dtype, or int8 with k_scale, v_scale:
-    [N, KV, B] float32; all four are mutated. q_norm, k_norm: [D] float32, weights of an RMSNorm of each head with eps
-    (Qwen3). Returns q: [T, H, D] float32.
+    B + offset · k_cache: [N, KV, D, B], v_cache: [N, KV, B, D] (`pages`): of qkv's dtype, or int8 with k_scale and
+    v_scale: [N, KV, B] float32; all four are mutated. q_norm, k_norm: [D] float32, weights of an RMSNorm of each head
+    with eps (Qwen3). Returns q: [T, H, D] float32.
     """
     qkv = qkv.contiguous()
     tokens, (blocks, kv_heads, dim, block) = qkv.shape[0], k_cache.shape

@@ -3,8 +3,9 @@
     out[r, c] = keep[r] * out[r, c] + sum over i of  rows[r, i] * panel[i, c]      r < 4, one fused step after another
 
 Scores are this with rows = queries and panel = keys [D, B]; weighted values are this with rows = weights and
-panel = values [B, D]. A panel is float32, bfloat16 or int8 and is widened in registers, once for all rows. Each sum has
-one order (i ascending, from what `out` had), whatever the number of rows or the width of a vector, so a query's
+panel = values [B, D]. A panel is float32, int8 (widened in registers, once for all rows) or bfloat16: then rows are
+too, both are taken in pairs as they lie in `pages`, and a step is the CPU's pairwise product where it has one. Each sum
+has one order (i ascending, from what `out` had), whatever the number of rows or the width of a vector, so a query's
 bits do not depend on who shares its pass over the page.
 
 By hand, because LLVM's own vectoriser gives up where arrays may overlap or an index might be negative: measured 3 x
@@ -15,14 +16,16 @@ from __future__ import annotations
 
 import math
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from llvmlite import ir
+from llvmlite.binding import get_host_cpu_features
 from numba import njit, types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
 from streamrunner.kernels import cpu_math
+from streamrunner.kernels.pages import is_paired
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -34,7 +37,24 @@ MAX_ROWS = 4
 LANES = 16
 
 _FLOAT, _INT, _INDEX = ir.FloatType(), ir.IntType(64), ir.IntType(32)
+_HALF = ir.IntType(16)
 _VECTOR = ir.VectorType(_FLOAT, LANES)
+
+_PAIRS_AT_ONCE = 16
+_HAS_PAIRWISE = bool(get_host_cpu_features().get("avx512bf16"))
+
+
+class _BFloat(ir.Type):  # type: ignore[misc]
+    """LLVM's bfloat, which llvmlite has no name for."""
+
+    def _to_string(self) -> str:
+        return "bfloat"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _BFloat)
+
+    def __hash__(self) -> int:
+        return hash(_BFloat)
 
 
 def _micro_kernel(num_rows: int, width: int) -> Any:
@@ -69,15 +89,99 @@ def _emit(
             kept = builder.fmul(builder.load(place, align=4), _splat(builder, factor, width))
             builder.store(kept, total)
     starts = [_at(builder, rows, rows_at, row_step, r) for r in range(num_rows)]
-    with cgutils.for_range(builder, depth) as loop:
-        offset = builder.add(panel_at, builder.mul(loop.index, panel_step))
-        _prefetch(builder, builder.gep(panel, [builder.add(offset, ahead)]))
-        column = _widened(builder, builder.gep(panel, [offset]), width)
-        for start, total in zip(starts, sums, strict=True):
-            factor = builder.load(builder.gep(start, [loop.index]))
-            builder.store(_fma(builder, _splat(builder, factor, width), column, builder.load(total)), total)
+    step = _step_pair if panel.type.pointee == _HALF else _step
+    line = _Line(panel, panel_at, panel_step, ahead, width)
+    step(builder, depth, line, starts, sums)
     for place, total in zip(places, sums, strict=True):
         builder.store(builder.load(total), place, align=4)
+
+
+class _Line(NamedTuple):
+    """Where the lines of a panel are: `step` apart, each `width` numbers (or pairs) that are taken at once."""
+
+    panel: Any
+    first: Any
+    step: Any
+    ahead: Any
+    width: int
+
+    def start(self, builder: Any, index: Any) -> Any:
+        offset = builder.add(self.first, builder.mul(index, self.step))
+        _prefetch(builder, builder.gep(self.panel, [builder.add(offset, self.ahead)]))
+        return builder.gep(self.panel, [offset])
+
+
+def _step(builder: Any, depth: Any, line: _Line, starts: list[Any], sums: list[Any]) -> None:
+    with cgutils.for_range(builder, depth) as loop:
+        column = _widened(builder, line.start(builder, loop.index), line.width)
+        for start, total in zip(starts, sums, strict=True):
+            factor = builder.load(builder.gep(start, [loop.index]))
+            builder.store(_fma(builder, _splat(builder, factor, line.width), column, builder.load(total)), total)
+
+
+def _step_pair(builder: Any, depth: Any, line: _Line, starts: list[Any], sums: list[Any]) -> None:
+    """Two numbers of a row at a time; what lies beside an odd last one may be anything, so that is taken alone."""
+    one = ir.Constant(_INT, 1)
+    half = builder.lshr(depth, one)
+    with cgutils.for_range(builder, half) as loop:
+        column = _pairs(builder, line.start(builder, loop.index), line.width)
+        for start, total in zip(starts, sums, strict=True):
+            both = _splat(builder, _pair_at(builder, start, loop.index), line.width)
+            builder.store(_add_pair(builder, builder.load(total), both, column), total)
+    with builder.if_then(builder.icmp_unsigned("!=", builder.and_(depth, one), ir.Constant(_INT, 0))):
+        column = _low(builder, _pairs(builder, line.start(builder, half), line.width))
+        for start, total in zip(starts, sums, strict=True):
+            factor = _low(builder, _splat(builder, _pair_at(builder, start, half), line.width))
+            builder.store(_fma(builder, factor, column, builder.load(total)), total)
+
+
+def _pairs(builder: Any, pointer: Any, width: int) -> Any:
+    wide = ir.VectorType(_INDEX, width)
+    return builder.load(builder.bitcast(pointer, wide.as_pointer()), align=2)
+
+
+def _pair_at(builder: Any, start: Any, index: Any) -> Any:
+    place = builder.gep(start, [builder.shl(index, ir.Constant(_INT, 1))])
+    return builder.load(builder.bitcast(place, _INDEX.as_pointer()), align=2)
+
+
+def _low(builder: Any, pairs: Any) -> Any:
+    """The first number of each pair as float32: bfloat16 is the upper half of one."""
+    sixteen = ir.Constant(pairs.type, [16] * pairs.type.count)
+    return builder.bitcast(builder.shl(pairs, sixteen), ir.VectorType(_FLOAT, pairs.type.count))
+
+
+def _high(builder: Any, pairs: Any) -> Any:
+    upper = ir.Constant(pairs.type, [0xFFFF0000] * pairs.type.count)
+    return builder.bitcast(builder.and_(pairs, upper), ir.VectorType(_FLOAT, pairs.type.count))
+
+
+def _add_pair(builder: Any, total: Any, row: Any, column: Any) -> Any:
+    if _HAS_PAIRWISE and total.type.count == _PAIRS_AT_ONCE:
+        return _pairwise(builder, total, row, column)
+    if _HAS_PAIRWISE and total.type.count > _PAIRS_AT_ONCE:
+        parts = [
+            _pairwise(builder, *(_part(builder, one, first) for one in (total, row, column)))
+            for first in range(0, total.type.count, _PAIRS_AT_ONCE)
+        ]
+        return builder.shuffle_vector(
+            *parts, ir.Constant(ir.VectorType(_INDEX, total.type.count), list(range(total.type.count)))
+        )
+    total = _fma(builder, _low(builder, row), _low(builder, column), total)
+    return _fma(builder, _high(builder, row), _high(builder, column), total)
+
+
+def _part(builder: Any, vector: Any, first: int) -> Any:
+    order = ir.Constant(ir.VectorType(_INDEX, _PAIRS_AT_ONCE), list(range(first, first + _PAIRS_AT_ONCE)))
+    return builder.shuffle_vector(vector, vector, order)
+
+
+def _pairwise(builder: Any, total: Any, row: Any, column: Any) -> Any:
+    """AVX-512 BF16's VDPBF16PS."""
+    halves = ir.VectorType(_BFloat(), 2 * _PAIRS_AT_ONCE)
+    kind = ir.FunctionType(total.type, [total.type, halves, halves])
+    function = cgutils.get_or_insert_function(builder.module, kind, "llvm.x86.avx512bf16.dpbf16ps.512")
+    return builder.call(function, [total, builder.bitcast(row, halves), builder.bitcast(column, halves)])
 
 
 def _at(builder: Any, base: Any, first: Any, step: Any, index: int) -> Any:
@@ -92,7 +196,7 @@ def _fma(builder: Any, x: Any, y: Any, z: Any) -> Any:
 
 
 def _splat(builder: Any, value: Any, width: int) -> Any:
-    undefined = ir.Constant(ir.VectorType(_FLOAT, width), ir.Undefined)
+    undefined = ir.Constant(ir.VectorType(value.type, width), ir.Undefined)
     one = builder.insert_element(undefined, value, ir.Constant(_INDEX, 0))
     return builder.shuffle_vector(one, undefined, ir.Constant(ir.VectorType(_INDEX, width), [0] * width))
 
@@ -140,8 +244,13 @@ def largest(_typing: Any, values: Any, first: Any, count: Any) -> Any:
 
 
 @intrinsic
-def to_weights(_typing: Any, scores: Any, at: Any, count: Any, top: Any, sums: Any, sums_at: Any, shrink: Any) -> Any:
-    """scores = exp(scores - top), exactly 0 where they are -inf, and sums = shrink * sums + scores; LANES at a time."""
+def to_weights(
+    _typing: Any, scores: Any, at: Any, count: Any, top: Any, sums: Any, sums_at: Any, shrink: Any, weights: Any
+) -> Any:
+    """weights = exp(scores - top), exactly 0 where they are -inf, and sums = shrink * sums + weights; LANES at a time.
+
+    The sums are of float32 weights; `weights` may be bfloat16.
+    """
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         data = _data(context, builder, signature, args)
@@ -153,12 +262,12 @@ def to_weights(_typing: Any, scores: Any, at: Any, count: Any, top: Any, sums: A
             # "Unordered or not equal" is true for NaN, which has to show in the result.
             seen = builder.fcmp_unordered("!=", score, _constant(float("-inf")))
             weight = builder.select(seen, weight, _constant(0.0))
-            _store_at(builder, weight, places[0], index)
+            _store_narrowed(builder, weight, builder.gep(data[7], [builder.add(args[1], index)]))
             _store_at(builder, _fma(builder, total, factor, weight), places[1], index)
         return context.get_dummy_value()
 
     at_type, number = types.int64, types.float32
-    return types.void(scores, at_type, at_type, number, sums, at_type, number), generate
+    return types.void(scores, at_type, at_type, number, sums, at_type, number, weights), generate
 
 
 def _gate(activation: Callable[[Any, Any], Any]) -> Any:
@@ -298,28 +407,14 @@ def add_products(
 ) -> None:  # fmt: skip
     """out[r, :] = keep[r] * out[r, :] + rows[r, :depth] @ panel[:depth, :] for up to MAX_ROWS rows.
 
-    All arrays are flat; rows, out and keep are float32. width: columns of the panel and of out, a multiple of 8.
-    fresh: out is not read, it may hold anything. ahead: how far behind each line of this panel lies the line that will
-    be wanted next.
+    Arrays are flat; out and keep are float32, rows too unless the panel is bfloat16. width: columns of the panel and
+    of out, a multiple of 8. fresh: out is not read, it may hold anything. ahead: how far behind each line of this panel
+    lies the line that will be wanted next.
     """
-    column = 0
+    column, pair = 0, 2 if is_paired(panel) else 1
     while column < width:
-        left = width - column
-        a = (
-            rows,
-            rows_at,
-            row_step,
-            panel,
-            panel_at + column,
-            width,
-            depth,
-            out,
-            out_at + column,
-            width,
-            keep,
-            fresh,
-            ahead,
-        )
+        left, at = width - column, panel_at + column * pair
+        a = (rows, rows_at, row_step, panel, at, width * pair, depth, out, out_at + column, width, keep, fresh, ahead)
         if left >= 32:
             _pick(_1_32, _2_32, _3_32, _4_32, num_rows, a)
             column += 32

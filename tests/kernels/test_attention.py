@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from streamrunner.kernels.attention import paged_attention
+from streamrunner.kernels.pages import paired
 
 Tensor = torch.Tensor
 
@@ -149,13 +150,25 @@ def test_a_soft_cap_bounds_the_scores() -> None:
     torch.testing.assert_close(capped.run().double(), reference(capped), atol=3e-6, rtol=3e-6)
 
 
-def stored_as_bfloat16(case: Case) -> Case:
-    return case._replace(k_cache=case.k_cache.bfloat16(), v_cache=case.v_cache.bfloat16())
+def in_bfloat16(case: Case) -> Case:
+    """Pages as bfloat16 keeps them, with what nobody wrote as poison still."""
+    return case._replace(k_cache=paired(case.k_cache.bfloat16()), v_cache=paired(case.v_cache.bfloat16()))
 
 
-def test_bf16_pages_are_read_exactly() -> None:
-    case = stored_as_bfloat16(make([70, 33], [70, 1]))
-    assert torch.equal(case.run(), case._replace(k_cache=case.k_cache.float(), v_cache=case.v_cache.float()).run())
+@pytest.mark.parametrize(("lengths", "queries"), SHAPES)
+def test_bf16_pages_are_attended_to_bf16_accuracy(lengths: list[int], queries: list[int]) -> None:
+    case = make(lengths, queries)
+    wide = case._replace(k_cache=case.k_cache.bfloat16().float(), v_cache=case.v_cache.bfloat16().float())
+    torch.testing.assert_close(in_bfloat16(case).run().double(), reference(wide), atol=2e-2, rtol=2e-2)
+
+
+def test_with_bf16_pages_too_a_query_has_the_same_bits_in_prefill_in_chunks_and_in_decode() -> None:
+    case = in_bfloat16(make([90], [90]))
+    together = case.run()
+    assert torch.equal(together, case.run(torch.tensor([[0, row, 1] for row in range(90)])))
+    assert torch.equal(together, case.run(torch.tensor([[0, row, min(7, 90 - row)] for row in range(0, 90, 7)])))
+    windowed = case._replace(window=21)
+    assert torch.equal(windowed.run(), windowed.run(torch.tensor([[0, row, 1] for row in range(90)])))
 
 
 def test_int8_pages_have_one_scale_for_each_slot() -> None:
