@@ -24,13 +24,14 @@ OFFLINE := HF_HUB_OFFLINE=1 TRANSFORMERS_OFFLINE=1 HF_HUB_DISABLE_TELEMETRY=1
 TYPING := $(CURDIR)/.typing
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check bench chaos clean
+.PHONY: help setup demo test check kernels bench chaos clean
 
 help:
 	@echo "make setup   create .venv and install everything into it"
 	@echo "make demo    run the 24 prompts of examples/quickstart on a real model"
 	@echo "make test    run the tests (one file: make test ARGS=tests/test_docs.py)"
 	@echo "make check   formatting, lint, types, import contracts, tests: what CI runs"
+	@echo "make kernels compile the GPU kernels for A100, H100 and B200, without a GPU, and print what they need"
 	@echo "make bench   measure and print figures"
 	@echo "make chaos   SIGKILL running jobs KILLS=$(KILLS) times and check that nothing is lost"
 	@echo "make clean   remove build outputs and caches (keeps .venv)"
@@ -60,6 +61,9 @@ check: setup
 	MYPYPATH=$(CURDIR)/benchmarks:$(TYPING) $(BIN)/mypy benchmarks
 	PYTHONPATH=$(TYPING) $(BIN)/lint-imports
 	$(MAKE) test
+
+kernels: setup
+	$(BIN)/python benchmarks/kernels_gate.py $(ARGS)
 
 bench: setup
 	@for script in benchmarks/bench_*.py; do \

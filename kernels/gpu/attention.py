@@ -28,9 +28,9 @@ from streamrunner.kernels.gpu.launch import capability, half_dtype, launch, next
 Tensor = torch.Tensor
 
 _LOG2E = math.log2(math.e)
-# Slots of a split. Whole for prefill: one running softmax costs fewer registers and no merging.
+# Slots of a split. None for prefill: one running softmax costs fewer registers than adding up two.
 _SPLIT = 512
-_WHOLE = 1 << 30
+_NO_SPLIT = 0
 _TRITON_DTYPES = {torch.float32: tl.float32, torch.float16: tl.float16, torch.bfloat16: tl.bfloat16}
 
 
@@ -89,6 +89,27 @@ def _attend_tile(
 
 
 @triton.jit
+def _attend_range(
+    query, low, high, k_cache, v_cache, k_scale, v_scale, table, end, position, head,
+    k_page, k_head, k_dim, k_slot, v_page, v_head, v_slot, v_dim, scale_log2, soft_cap, window,
+    KV_HEADS: tl.constexpr, DIM: tl.constexpr, PAGE: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, DTYPE: tl.constexpr,
+    SCALED: tl.constexpr, WINDOW: tl.constexpr, CAPPED: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """Slots low..high from a fresh softmax: (running maximum, sum, weighted values) per row."""
+    m = tl.full([BLOCK_M], float("-inf"), tl.float32)
+    mass = tl.zeros([BLOCK_M], tl.float32)
+    acc = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
+    for at in range(low, high, BLOCK_N):
+        m, mass, acc = _attend_tile(
+            query, m, mass, acc, k_cache, v_cache, k_scale, v_scale, table, at + tl.arange(0, BLOCK_N), end, position,
+            head, k_page, k_head, k_dim, k_slot, v_page, v_head, v_slot, v_dim, scale_log2, soft_cap, window,
+            KV_HEADS, DIM, PAGE, BLOCK_D, DTYPE, SCALED, WINDOW, CAPPED, PRECISION,
+        )  # fmt: skip
+    return m, mass, acc
+
+
+@triton.jit
 def _merge(m, mass, acc, split_m, split_mass, split_acc):
     """Add a split to the total. The products are rounded and added by explicit fma: both kernels get the same bits."""
     new_m = tl.maximum(m, split_m)
@@ -126,30 +147,32 @@ def attend(
     start = 0
     if WINDOW:
         start = tl.maximum(tl.load(positions + first + begin) - window + 1, 0) // BLOCK_N * BLOCK_N
-    low, high = start // SPLIT, tl.cdiv(end, SPLIT)
-    if PARALLEL:
-        low, high = tl.maximum(low, chosen), tl.minimum(high, chosen + 1)
-
     head_row = token * HEADS + head * GROUP + rows % GROUP
     q_at = head_row[:, None] * DIM + d[None, :]
     wanted = inside[:, None] & (d < DIM)[None, :]
     query = tl.load(q + q_at, mask=wanted, other=0.0).to(DTYPE)
-    total_m = tl.full([BLOCK_M], float("-inf"), tl.float32)
-    total_mass = tl.zeros([BLOCK_M], tl.float32)
-    total = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
-    for split in range(low, high):
-        m = tl.full([BLOCK_M], float("-inf"), tl.float32)
-        mass = tl.zeros([BLOCK_M], tl.float32)
-        acc = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
-        last = tl.minimum(end, (split + 1) * SPLIT)
-        for at in range(tl.maximum(start, split * SPLIT), last, BLOCK_N):
-            m, mass, acc = _attend_tile(
-                query, m, mass, acc, k_cache, v_cache, k_scale, v_scale, tables + sequence * table_stride,
-                at + tl.arange(0, BLOCK_N), end, position, head,
+    table = tables + sequence * table_stride
+    if SPLIT == 0:
+        total_m, total_mass, total = _attend_range(
+            query, start, end, k_cache, v_cache, k_scale, v_scale, table, end, position, head,
+            k_page, k_head, k_dim, k_slot, v_page, v_head, v_slot, v_dim, scale_log2, soft_cap, window,
+            KV_HEADS, DIM, PAGE, BLOCK_M, BLOCK_N, BLOCK_D, DTYPE, SCALED, WINDOW, CAPPED, PRECISION,
+        )  # fmt: skip
+    else:
+        low, high = start // SPLIT, tl.cdiv(end, SPLIT)
+        if PARALLEL:
+            low, high = tl.maximum(low, chosen), tl.minimum(high, chosen + 1)
+        total_m = tl.full([BLOCK_M], float("-inf"), tl.float32)
+        total_mass = tl.zeros([BLOCK_M], tl.float32)
+        total = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
+        for split in range(low, high):
+            m, mass, acc = _attend_range(
+                query, tl.maximum(start, split * SPLIT), tl.minimum(end, (split + 1) * SPLIT),
+                k_cache, v_cache, k_scale, v_scale, table, end, position, head,
                 k_page, k_head, k_dim, k_slot, v_page, v_head, v_slot, v_dim, scale_log2, soft_cap, window,
-                KV_HEADS, DIM, PAGE, BLOCK_D, DTYPE, SCALED, WINDOW, CAPPED, PRECISION,
+                KV_HEADS, DIM, PAGE, BLOCK_M, BLOCK_N, BLOCK_D, DTYPE, SCALED, WINDOW, CAPPED, PRECISION,
             )  # fmt: skip
-        total_m, total_mass, total = _merge(total_m, total_mass, total, m, mass, acc)
+            total_m, total_mass, total = _merge(total_m, total_mass, total, m, mass, acc)
     if PARALLEL:
         at = head_row * num_splits + chosen
         tl.store(partial + at[:, None] * DIM + d[None, :], total, mask=wanted)
@@ -199,7 +222,9 @@ def _shape_of(q: Tensor, k_cache: Tensor, spans: Tensor, num_splits: int) -> _Sh
     if decode or torch.are_deterministic_algorithms_enabled():
         parallel = decode and num_splits > 1 and tokens * kv_heads < 2 * num_sms(q.device)
         return _Shape(least, block_n, _SPLIT, parallel, 4, stages)
-    return _Shape(max(least, 64), 32 if wide else 64, _WHOLE, False, 8 if wide else 4, stages)
+    # Twice the slots a tile on Hopper, where keys and values reach the tensor cores through shared memory alone.
+    direct = capability(q.device) == 90 and k_cache.dtype.itemsize == 2 and not wide
+    return _Shape(max(least, 32 if wide else 64), 64 if direct else 32, _NO_SPLIT, False, 4, stages)
 
 
 def paged_attention(

@@ -4,15 +4,26 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from streamrunner.kernels.gpu.activation import gelu_tanh_and_mul, silu_and_mul
-from streamrunner.kernels.gpu.attention import paged_attention
-from streamrunner.kernels.gpu.norm import add_rms_norm, rms_norm
-from streamrunner.kernels.gpu.rope import rope_and_cache
+from streamrunner.kernels.gpu import activation, attention, fp8, logprobs, matmul, norm, penalties, rope, sampling
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 BODIES: dict[str, Callable[..., Any]] = {
     body.__name__: body
-    for body in (add_rms_norm, gelu_tanh_and_mul, paged_attention, rms_norm, rope_and_cache, silu_and_mul)
+    for body in (
+        activation.gelu_tanh_and_mul,
+        activation.silu_and_mul,
+        attention.paged_attention,
+        fp8.fp8_linear,
+        fp8.quantize_fp8,
+        logprobs.logprobs_at,
+        matmul.invariant_linear,
+        norm.add_rms_norm,
+        norm.rms_norm,
+        penalties.add_bias,
+        penalties.apply_penalties,
+        rope.rope_and_cache,
+        sampling.sample,
+    )
 }

@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 # Contraction of a * b + c to one rounding: as in the CPU loops. Triton 3.10 turns its default to off.
 FP_FUSION = True
 
+# The most a thread can have. Left to itself, ptxas spills a few to fit one more block on a multiprocessor.
+MAX_REGISTERS = 255
+
 # What a body without a GPU under it assumes: the interpreter, which ignores most of it.
 _INTERPRETED_CAPABILITY = 80
 _INTERPRETED_SMS = 4
@@ -63,7 +66,13 @@ def launch(
     if recorder is not None:
         recorder.listener(Launch(kernel, grid, args, constants, num_warps, num_stages))
     elif all(grid):
-        kernel[grid](*args, **constants, num_warps=num_warps, num_stages=num_stages, enable_fp_fusion=FP_FUSION)
+        kernel[grid](*args, **constants, **options(num_warps, num_stages))
+
+
+def options(num_warps: int, num_stages: int) -> dict[str, Any]:
+    """What every launch states, and every compilation of the gate."""
+    fixed = {"enable_fp_fusion": FP_FUSION, "maxnreg": MAX_REGISTERS}
+    return {"num_warps": num_warps, "num_stages": num_stages, **fixed}
 
 
 def capability(device: torch.device) -> int:
