@@ -10,11 +10,13 @@ from __future__ import annotations
 import itertools
 import logging
 import weakref
+from collections.abc import AsyncIterable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
+from streamrunner.engine.async_prompts import AsyncPrompts
 from streamrunner.engine.call import Call, CallOptions
 from streamrunner.engine.convert import default_cache_dir, resolve_model
 from streamrunner.engine.core import EngineCore
@@ -37,7 +39,7 @@ if TYPE_CHECKING:
 
     from streamrunner.engine.engine_metrics import EngineMetrics
     from streamrunner.engine.params import SamplingParams
-    from streamrunner.engine.prompt import Message, Prompts
+    from streamrunner.engine.prompt import Message, Prompt, Prompts
     from streamrunner.engine.request_output import RequestOutput
 
 # Finished results that may wait for a slow reader before the next prompts are read: memory stays flat.
@@ -170,7 +172,7 @@ class LLM:
 
     def agenerate_stream(
         self,
-        prompts: Prompts,
+        prompts: Prompts | AsyncIterable[Prompt],
         sampling_params: ParamsGiven = None,
         *,
         ordered: bool = False,
@@ -178,9 +180,13 @@ class LLM:
         max_unread: int = MAX_UNREAD,
         **chat_options: Any,
     ) -> AsyncOutputStream:
-        """`generate_stream` for `async for`; many may run at once, and share the engine's batches."""
+        """`generate_stream` for `async for`; many may run at once, and share the engine's batches.
+
+        prompts: an async iterable too, which is read on the running event loop.
+        """
+        given = AsyncPrompts(prompts) if isinstance(prompts, AsyncIterable) else prompts
         call = self._open(
-            prompt_list(prompts), sampling_params, chat_options, ordered=ordered, every_n=every_n, max_unread=max_unread
+            prompt_list(given), sampling_params, chat_options, ordered=ordered, every_n=every_n, max_unread=max_unread
         )
         return AsyncOutputStream(self._dispatcher, call, self)
 

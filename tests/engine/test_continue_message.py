@@ -24,26 +24,23 @@ LAST: list[Any] = ["yes", " yes ", "yes,\n", "<b>1</b> yes", "日本 🙂 ", [{"
 _RENDER = """
 import json, sys
 from transformers.utils.chat_template_utils import render_jinja_template
-templates, chats = json.load(sys.stdin)
 def render(template, chat):
     return render_jinja_template(conversations=[chat], chat_template=template, continue_final_message=True)[0][0]
-print(json.dumps([[render(template, chat) for chat in chats] for template in templates]))
+print(json.dumps([render(*one) for one in json.load(sys.stdin)]))
 """
 
 
 def test_equal_to_transformers() -> None:
     chats = [[USER, {"role": "assistant", "content": content}] for content in LAST]
-    given = {name: chats if name == "parts" else chats[:-1] for name in TEMPLATES}
-    for name, template in TEMPLATES.items():
-        job = json.dumps([[template], given[name]])
-        done = subprocess.run(
-            [sys.executable, "-P", "-c", _RENDER], input=job.encode(), capture_output=True, check=True
-        )
-        [expected] = json.loads(done.stdout)
+    given = [
+        (template, chat) for name, template in TEMPLATES.items() for chat in chats[: None if name == "parts" else -1]
+    ]
+    command = [sys.executable, "-P", "-c", _RENDER]
+    done = subprocess.run(command, input=json.dumps(given).encode(), capture_output=True, check=True)
+    for (template, chat), expected in zip(given, json.loads(done.stdout), strict=True):
         templates = ChatTemplates({"default": template}, {})
-        for chat, text in zip(given[name], expected, strict=True):
-            rendered = templates.render(mark_end(chat), None, None, add_generation_prompt=False, variables={})
-            assert cut_at_mark(rendered) == text
+        rendered = templates.render(mark_end(chat), None, None, add_generation_prompt=False, variables={})
+        assert cut_at_mark(rendered) == expected
 
 
 @pytest.mark.parametrize("content", [None, " \n", "", [{"type": "image"}], []])

@@ -14,7 +14,7 @@ import pytest
 from streamrunner.engine import LLM, EngineError, OutputStream, RequestOutput, SamplingParams
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 
 SHORT = SamplingParams(max_tokens=6, ignore_eos=True, seed=1)
 GREEDY = SamplingParams(temperature=0.0, max_tokens=30, ignore_eos=True)
@@ -343,3 +343,51 @@ def test_async_errors_come_where_they_happen(llm: LLM) -> None:
     with pytest.raises(EngineError) as caught:
         asyncio.run(read())
     assert caught.value.code == "params_mismatch"
+
+
+def test_async_prompts_are_read_as_they_come_and_no_further_than_needed(llm: LLM) -> None:
+    given = 0
+
+    async def prompts() -> AsyncIterator[str]:
+        nonlocal given
+        while True:
+            await asyncio.sleep(0)
+            given += 1
+            yield f"prompt {given}"
+
+    async def read() -> list[str | None]:
+        async with llm.agenerate_stream(prompts(), SHORT, every_n=None, max_unread=4) as stream:
+            return sorted([(await anext(stream)).prompt or "" for _ in range(6)])
+
+    assert asyncio.run(read()) == [f"prompt {number}" for number in range(1, 7)]
+    assert given < 50
+
+
+def test_an_async_iterator_that_fails_is_heard_after_what_it_gave(llm: LLM) -> None:
+    async def prompts() -> AsyncIterator[str]:
+        yield "a"
+        raise OSError("the queue is gone")
+
+    async def read() -> None:
+        stream = llm.agenerate_stream(prompts(), SHORT, every_n=None)
+        assert (await anext(stream)).prompt == "a"
+        with pytest.raises(OSError, match="the queue is gone"):
+            await anext(stream)
+
+    asyncio.run(read())
+
+
+def test_async_prompts_whose_event_loop_ends_hold_up_nobody(llm: LLM, eventually: Any) -> None:
+    async def prompts() -> AsyncIterator[str]:
+        yield "a"
+        await asyncio.sleep(3600)
+
+    streams = []
+
+    async def main() -> None:
+        streams.append(llm.agenerate_stream(prompts(), SHORT, every_n=None))
+        await anext(streams[0])
+
+    asyncio.run(main())
+    streams.clear()
+    eventually(lambda: not [thread for thread in threading.enumerate() if thread.name == "engine-feed"])
