@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence as Tokens
 
     from streamrunner.engine.config import EngineConfig
-    from streamrunner.engine.models.llama import LlamaModel
+    from streamrunner.engine.models.decoder import DecoderModel
     from streamrunner.engine.params import SamplingParams
 
 
@@ -36,7 +36,7 @@ class EngineCore:
     Raises EngineError (`kv_cache_too_small`) if not one sequence of max_model_len tokens fits the cache.
     """
 
-    def __init__(self, model: LlamaModel, config: EngineConfig, eos_token_ids: Tokens[int] = ()) -> None:
+    def __init__(self, model: DecoderModel, config: EngineConfig, eos_token_ids: Tokens[int] = ()) -> None:
         self._model = model
         self._block_size = config.block_size
         self._eos = frozenset(eos_token_ids)

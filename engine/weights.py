@@ -10,22 +10,31 @@ import torch
 from safetensors import safe_open
 
 from streamrunner.engine.errors import EngineError
-from streamrunner.engine.models.config import ModelConfig
+from streamrunner.engine.models.config import ModelConfig, is_native, read_config
 from streamrunner.engine.models.llama import LlamaLayer, LlamaModel
 from streamrunner.kernels.linear import PackedLinear, RowRule
 
 if TYPE_CHECKING:
     from streamrunner.engine.config import EngineConfig
+    from streamrunner.engine.models.decoder import DecoderModel
     from streamrunner.engine.models.rope import RotaryTables
 
 Tensor = torch.Tensor
 _INDEX = "model.safetensors.index.json"
 
 
-def load_model(folder: Path, config: EngineConfig) -> LlamaModel:
-    """Load and pack. Raises EngineError (`model_not_found`, `model_unsupported`)."""
+def load_model(folder: Path, config: EngineConfig) -> DecoderModel:
+    """Load and pack: by the native path, or through transformers where the family is not one of its.
+
+    Raises EngineError (`model_not_found`, `model_unsupported`).
+    """
+    dtype = resolve_dtype(config.dtype)
+    if not is_native(read_config(folder)):
+        from streamrunner.engine.models.via_transformers import load_via_transformers
+
+        return load_via_transformers(folder, dtype, config.max_model_len)
     shape = ModelConfig.load(folder)
-    loader = _Loader(_Files(folder), resolve_dtype(config.dtype))
+    loader = _Loader(_Files(folder), dtype)
     with torch.inference_mode():
         return loader.model(shape, config.max_model_len or shape.max_position)
 

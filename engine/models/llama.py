@@ -76,10 +76,8 @@ class LlamaModel:
 
     def new_cache(self, num_blocks: int, block_size: int) -> list[KVCache]:
         """Empty pages for every layer."""
-        kv_heads, dim = self.config.num_kv_heads, self.config.head_dim
-        keys, values = (num_blocks, kv_heads, dim, block_size), (num_blocks, kv_heads, block_size, dim)
-        dtype = self.embedding.dtype
-        return [KVCache(_lazy_zeros(keys, dtype), _lazy_zeros(values, dtype)) for _ in self.layers]
+        kv_heads, dim, dtype = self.config.num_kv_heads, self.config.head_dim, self.embedding.dtype
+        return [empty_pages(num_blocks, block_size, kv_heads, dim, dtype) for _ in self.layers]
 
     def forward(self, batch: PackedBatch, cache: list[KVCache]) -> Tensor:
         """Compute all tokens of the batch; returns float32 logits [rows to sample, V]."""
@@ -125,6 +123,12 @@ class LlamaModel:
         logits = self.lm_head(add_rms_norm(hidden[rows], delta[rows], self.norm, self.config.rms_norm_eps)).float()
         cap = self.config.logit_soft_cap
         return logits if cap == 0.0 else torch.tanh(logits / cap) * cap
+
+
+def empty_pages(num_blocks: int, block_size: int, kv_heads: int, dim: int, dtype: torch.dtype) -> KVCache:
+    """Pages of one layer."""
+    keys, values = (num_blocks, kv_heads, dim, block_size), (num_blocks, kv_heads, block_size, dim)
+    return KVCache(_lazy_zeros(keys, dtype), _lazy_zeros(values, dtype))
 
 
 _ALIGNMENT = 64

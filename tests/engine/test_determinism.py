@@ -13,7 +13,7 @@ from streamrunner.engine.params import SamplingParams
 from streamrunner.engine.weights import load_model
 
 if TYPE_CHECKING:
-    from streamrunner.engine.models.llama import LlamaModel
+    from streamrunner.engine.models.decoder import DecoderModel
 
 NUM = 12
 PARAMS = {"temperature": 0.9, "top_p": 0.95, "max_tokens": 40, "ignore_eos": True, "logprobs": 0, "seed": 11}
@@ -21,7 +21,7 @@ Result = tuple[list[int], list[float]]
 
 
 @pytest.fixture(scope="module", params=["float32", "bfloat16"])
-def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> LlamaModel:
+def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> DecoderModel:
     from transformers import LlamaConfig, LlamaForCausalLM
 
     folder = tmp_path_factory.mktemp("model")
@@ -35,7 +35,7 @@ def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 
 @pytest.fixture(scope="module")
-def expected(model: LlamaModel) -> dict[int, Result]:
+def expected(model: DecoderModel) -> dict[int, Result]:
     """Each sequence on its own, without prefix reuse."""
     found: dict[int, Result] = {}
     for index in range(NUM):
@@ -43,7 +43,7 @@ def expected(model: LlamaModel) -> dict[int, Result]:
     return found
 
 
-def new_core(model: LlamaModel, **settings: Any) -> EngineCore:
+def new_core(model: DecoderModel, **settings: Any) -> EngineCore:
     config = EngineConfig(**{"kv_cache_memory_bytes": 64 << 20, "block_size": 16, **settings})
     return EngineCore(model, config)
 
@@ -68,23 +68,23 @@ def run(core: EngineCore, order: list[int], generated: dict[int, list[int]] | No
 
 
 @pytest.mark.parametrize("budget", [16, 64, 512])
-def test_in_one_batch_with_chunks_of_any_size(model: LlamaModel, expected: dict[int, Result], budget: int) -> None:
+def test_in_one_batch_with_chunks_of_any_size(model: DecoderModel, expected: dict[int, Result], budget: int) -> None:
     core = new_core(model, max_num_batched_tokens=budget, max_num_seqs=NUM)
     assert run(core, list(range(NUM))) == expected
 
 
-def test_in_any_order_and_few_at_a_time(model: LlamaModel, expected: dict[int, Result]) -> None:
+def test_in_any_order_and_few_at_a_time(model: DecoderModel, expected: dict[int, Result]) -> None:
     assert run(new_core(model, max_num_seqs=3), list(reversed(range(NUM)))) == expected
 
 
-def test_with_and_without_prefix_reuse(model: LlamaModel, expected: dict[int, Result]) -> None:
+def test_with_and_without_prefix_reuse(model: DecoderModel, expected: dict[int, Result]) -> None:
     core = new_core(model)
     assert run(core, list(range(NUM))) == expected
     assert run(core, list(range(NUM))) == expected
     assert run(new_core(model, enable_prefix_caching=False), list(range(NUM))) == expected
 
 
-def test_under_forced_preemption(model: LlamaModel, expected: dict[int, Result]) -> None:
+def test_under_forced_preemption(model: DecoderModel, expected: dict[int, Result]) -> None:
     per_page = model.cache_bytes_per_token * 16
     core = new_core(model, kv_cache_memory_bytes=14 * per_page, max_model_len=200, enable_prefix_caching=False)
     assert run(core, list(range(NUM))) == expected
@@ -92,7 +92,7 @@ def test_under_forced_preemption(model: LlamaModel, expected: dict[int, Result])
 
 
 @pytest.mark.parametrize("cut", [1, 17, 39])
-def test_continued_from_given_tokens(model: LlamaModel, expected: dict[int, Result], cut: int) -> None:
+def test_continued_from_given_tokens(model: DecoderModel, expected: dict[int, Result], cut: int) -> None:
     generated = {index: tokens[:cut] for index, (tokens, _) in expected.items()}
     rest = run(new_core(model), list(range(NUM)), generated)
     for index, (tokens, logprobs) in expected.items():
