@@ -17,6 +17,7 @@ class EngineConfig:
 
     max_num_batched_tokens: tokens computed in one step; None is the device's default (CPU 256).
     kv_cache_memory_bytes: memory of the paged cache. block_size: tokens a page.
+    lora_path: a LoRA adapter in PEFT's format, folder or hub id, that is merged into the weights when they are loaded.
     deterministic: "auto" and True are the same on CPU, where it costs nothing measurable; False is not offered there.
     """
 
@@ -29,6 +30,7 @@ class EngineConfig:
     block_size: int = 32
     enable_prefix_caching: bool = True
     deterministic: bool | Literal["auto"] = "auto"
+    lora_path: str | None = None
 
     def __post_init__(self) -> None:
         if self.device not in ("auto", "cpu"):

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from streamrunner.engine.errors import EngineError
+from streamrunner.engine.lora_config import CONFIG_NAME, LoraConfig, resolve_adapter
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -74,11 +75,18 @@ def is_converted(name: str, cache_dir: Path, base: Path | None = None) -> bool:
     return source.is_dir() or (_target(cache_dir, _digest(source, cache_dir)) / _MARK).exists()
 
 
-def model_digest(name: str, cache_dir: Path, base: Path | None = None) -> str:
+def model_digest(name: str, cache_dir: Path, base: Path | None = None, lora_path: str | None = None) -> str:
     """What identifies the weights: a GGUF file's SHA-256, or a folder's config and the names, sizes and times of its
-    files.
+    files; with an adapter, both together.
+
+    Raises EngineError, for an adapter too (`lora_not_found`, `lora_unsupported`).
     """
-    return _digest(_find(name, base), cache_dir)
+    digest = _digest(_find(name, base), cache_dir)
+    if lora_path is None:
+        return digest
+    folder = resolve_adapter(lora_path, base)
+    LoraConfig.load(folder)
+    return hashlib.sha256(f"{digest} {_folder_digest(folder, CONFIG_NAME)}".encode()).hexdigest()
 
 
 def _find(name: str, base: Path | None) -> Path:
@@ -145,8 +153,8 @@ def _digest(source: Path, cache_dir: Path) -> str:
     return _folder_digest(source) if source.is_dir() else _file_digest(source, cache_dir)
 
 
-def _folder_digest(folder: Path) -> str:
-    digest = hashlib.sha256((folder / "config.json").read_bytes())
+def _folder_digest(folder: Path, config_name: str = "config.json") -> str:
+    digest = hashlib.sha256((folder / config_name).read_bytes())
     for file in sorted(folder.glob("*.safetensors")):
         stat = file.stat()
         digest.update(f"{file.name} {stat.st_size} {stat.st_mtime_ns}\n".encode())

@@ -18,6 +18,8 @@ _ELSEWHERE = {
     "swap_space": "preempted sequences are computed again, nothing is swapped",
     "tensor_parallel_size": "an engine runs on one device; more workers share a job (runner worker)",
     "pipeline_parallel_size": "an engine runs on one device; more workers share a job (runner worker)",
+    "enable_lora": "name the adapter by lora_path",
+    "max_lora_rank": "drop it; any rank is merged",
     "trust_remote_code": "code that comes with a model is never run",
     "tokenizer": "the tokenizer is the one in the model's folder",
     "enforce_eager": "drop it",

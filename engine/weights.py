@@ -10,6 +10,8 @@ import torch
 from safetensors import safe_open
 
 from streamrunner.engine.errors import EngineError
+from streamrunner.engine.lora import LoraAdapter
+from streamrunner.engine.lora_config import resolve_adapter
 from streamrunner.engine.models.config import ModelConfig, is_native, read_config
 from streamrunner.engine.models.llama import LlamaLayer, LlamaModel
 from streamrunner.kernels.linear import PackedLinear, RowRule
@@ -24,19 +26,32 @@ _INDEX = "model.safetensors.index.json"
 
 
 def load_model(folder: Path, config: EngineConfig) -> DecoderModel:
-    """Load and pack: by the native path, or through transformers where the family is not one of its.
+    """Load, merge the adapter if there is one, and pack: by the native path, or through transformers where the family
+    is not one of its.
 
-    Raises EngineError (`model_not_found`, `model_unsupported`).
+    Raises EngineError (`model_not_found`, `model_unsupported`, `lora_not_found`, `lora_unsupported`).
     """
-    dtype = resolve_dtype(config.dtype)
-    if not is_native(read_config(folder)):
+    dtype, native = resolve_dtype(config.dtype), is_native(read_config(folder))
+    adapter = _adapter(folder, config.lora_path)
+    if not native:
         from streamrunner.engine.models.via_transformers import load_via_transformers
 
-        return load_via_transformers(folder, dtype, config.max_model_len)
+        return load_via_transformers(folder, dtype, config.max_model_len, adapter)
     shape = ModelConfig.load(folder)
-    loader = _Loader(_Files(folder), dtype)
+    loader = _Loader(_Files(folder), dtype, adapter)
     with torch.inference_mode():
-        return loader.model(shape, config.max_model_len or shape.max_position)
+        model = loader.model(shape, config.max_model_len or shape.max_position)
+    if adapter is not None:
+        adapter.check_all_merged()
+    return model
+
+
+def _adapter(model_folder: Path, lora_path: str | None) -> LoraAdapter | None:
+    if lora_path is None:
+        return None
+    adapter = LoraAdapter.load(resolve_adapter(lora_path))
+    adapter.warn_of_other_base(model_folder)
+    return adapter
 
 
 def resolve_dtype(wanted: str) -> torch.dtype:
@@ -94,8 +109,9 @@ class _Files:
 class _Loader:
     """Builds layers; layers of one shape share the trial of their row counts."""
 
-    def __init__(self, files: _Files, dtype: torch.dtype) -> None:
+    def __init__(self, files: _Files, dtype: torch.dtype, adapter: LoraAdapter | None) -> None:
         self._files = files
+        self._adapter = adapter
         self._dtype = dtype
         self._rules: dict[tuple[int, ...], RowRule] = {}
         self._norm_offset = 0.0
@@ -104,7 +120,7 @@ class _Loader:
         self._norm_offset = 1.0 if shape.centred_norms else 0.0
         embedding = self._files.read("model.embed_tokens.weight").to(self._dtype)
         tied = shape.tied_embeddings or "lm_head.weight" not in self._files
-        head = embedding if tied else self._files.read("lm_head.weight").to(self._dtype)
+        head = self._adapted("lm_head", embedding if tied else self._files.read("lm_head.weight"))
         tables = shape.rotary_tables(num_positions)
         return LlamaModel(
             config=shape,
@@ -132,6 +148,9 @@ class _Loader:
             mlp_out_norm=self._norm(f"{at}post_feedforward_layernorm") if shape.sandwich_norms else None,
         )
 
+    def _adapted(self, module: str, weight: Tensor) -> Tensor:
+        return (weight if self._adapter is None else self._adapter.merged(module, weight)).to(self._dtype)
+
     def _norm(self, name: str) -> Tensor:
         return (self._files.read(f"{name}.weight").float() + self._norm_offset).contiguous()
 
@@ -140,7 +159,7 @@ class _Loader:
         return self._merged(merged) if f"{merged}.weight" in self._files else self._merged(*parts)
 
     def _merged(self, *names: str) -> PackedLinear:
-        weight = torch.cat([self._files.read(f"{name}.weight").to(self._dtype) for name in names])
+        weight = torch.cat([self._adapted(name, self._files.read(f"{name}.weight")) for name in names])
         biases = [self._files.read(f"{name}.bias") for name in names if f"{name}.bias" in self._files]
         return self._packed(weight, torch.cat(biases).to(self._dtype) if biases else None)
 

@@ -9,6 +9,7 @@ from streamrunner.engine.config import EngineConfig
 from streamrunner.engine.convert import is_converted, resolve_model
 from streamrunner.engine.core import EngineCore
 from streamrunner.engine.loop import EngineLoop
+from streamrunner.engine.lora_config import resolve_adapter
 from streamrunner.engine.tokenizer import Tokenizer
 from streamrunner.engine.weights import load_model
 from streamrunner.runner.worker import Worker
@@ -54,7 +55,7 @@ def start_engine(job: JobContext, cache_dir: Path, say: Callable[[str], None]) -
         say(f"converting {name} (once) …")
     files = resolve_model(name, cache_dir, job.base)
     say(f"loading {name} …")
-    config = engine_config(job.spec.engine)
+    config = engine_config(job.spec.engine, job.base)
     tokenizer = Tokenizer.load(files.path)
     core = EngineCore(load_model(files.path, config), config, tokenizer.eos_token_ids)
     loop = EngineLoop(core)
@@ -62,8 +63,8 @@ def start_engine(job: JobContext, cache_dir: Path, say: Callable[[str], None]) -
     return RunningEngine(loop, tokenizer, core.max_model_len)
 
 
-def engine_config(spec: EngineSpec) -> EngineConfig:
-    """The job's engine section in the engine's own terms."""
+def engine_config(spec: EngineSpec, base: Path) -> EngineConfig:
+    """The job's engine section in the engine's own terms; relative paths start from `base`."""
     return EngineConfig(
         device=spec.device,
         dtype=spec.dtype,
@@ -73,4 +74,5 @@ def engine_config(spec: EngineSpec) -> EngineConfig:
         kv_cache_memory_bytes=spec.kv_cache_memory,
         enable_prefix_caching=spec.enable_prefix_caching,
         deterministic=spec.deterministic,
+        lora_path=None if spec.lora_path is None else str(resolve_adapter(spec.lora_path, base)),
     )

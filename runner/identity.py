@@ -26,7 +26,9 @@ class RangeDigest(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """What a job is. `model_sha256` is of the weights, so that the same name with other weights is another job."""
+    """What a job is. `model_sha256` is of the weights (a LoRA adapter among them), so that the same name with other
+    weights is another job.
+    """
 
     model: str
     model_sha256: str
@@ -66,7 +68,7 @@ def make_identity(spec: JobSpec, scan: InputScan, cache_dir: Path, base: Path | 
 
     return Identity(
         model=spec.model,
-        model_sha256=model_digest(spec.model, cache_dir, base),
+        model_sha256=model_digest(spec.model, cache_dir, base, spec.engine.lora_path),
         input_sha256=scan.sha256,
         ranges=tuple(RangeDigest(one.first, one.count, one.line, one.sha256) for one in scan.ranges),
         task=spec.task,

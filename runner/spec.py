@@ -129,7 +129,7 @@ class SamplingSpec(Section):
 
 
 class EngineSpec(Section):
-    """How to run the model. kv_cache_memory: bytes, written `2GiB`."""
+    """How to run the model. kv_cache_memory: bytes, written `2GiB`. lora_path: an adapter; it makes another job."""
 
     device: Text = "auto"
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
@@ -139,6 +139,7 @@ class EngineSpec(Section):
     kv_cache_memory: Annotated[Int, BeforeValidator(_to_bytes)] = 2 << 30
     enable_prefix_caching: Bool = True
     deterministic: Annotated[bool | Literal["auto"], BeforeValidator(_auto_or_bool)] = "auto"
+    lora_path: FilePath | None = None
 
     @model_validator(mode="after")
     def _check_ranges(self) -> EngineSpec:

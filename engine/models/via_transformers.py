@@ -22,6 +22,8 @@ from streamrunner.kernels.rope import rope_and_cache
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from streamrunner.engine.lora import LoraAdapter
+
 Tensor = torch.Tensor
 
 _NAME = "streamrunner_paged"
@@ -158,8 +160,10 @@ def _check_options(module: Any, attention_mask: Tensor | None, options: dict[str
 # ── loading ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def load_via_transformers(folder: Path, dtype: torch.dtype, max_model_len: int | None) -> TransformersModel:
-    """Load, try and pack. Raises EngineError (`model_unsupported`)."""
+def load_via_transformers(
+    folder: Path, dtype: torch.dtype, max_model_len: int | None, adapter: LoraAdapter | None = None
+) -> TransformersModel:
+    """Load, merge the adapter, try and pack. Raises EngineError (`model_unsupported`, `lora_unsupported`)."""
     from transformers import AttentionInterface, AutoConfig
 
     from streamrunner.engine.models.packed_modules import pack_linears
@@ -171,6 +175,8 @@ def load_via_transformers(folder: Path, dtype: torch.dtype, max_model_len: int |
         raise _unsupported(f"a config.json that transformers does not take: {_first_line(error)}") from error
     _check_config(config, max_model_len)
     module = _module(folder, config, dtype)
+    if adapter is not None:
+        adapter.merge_into(module)
     limits = ModelLimits(config.vocab_size, config.max_position_embeddings)
     with torch.inference_mode():
         heads = _try(module, limits, dtype)

@@ -79,6 +79,11 @@ def test_the_identity_of_a_submission_is_what_decides_its_tokens(tmp_path: Path)
     assert [one.rows for one in old.ranges] == [64, 6]
     for sections in ({"engine": {"max_num_seqs": 2}}, {"events": {"flush_ms": 9}}, {"outputs": [{"path": "o"}]}):
         assert identity(**sections).differences(old) == []
+    adapter = tmp_path / "adapter"
+    adapter.mkdir()
+    (adapter / "adapter_config.json").write_text("{}")
+    (adapter / "adapter_model.safetensors").touch()
+    assert identity(engine={"lora_path": "adapter"}).differences(old) == ["model: other weights"]
     assert identity(task="chat").differences(old) == ["task: None → 'chat'"]
     assert identity(sampling={"max_tokens": 9}).differences(old) == ["sampling.max_tokens: 16 → 9"]
     lines = [b'{"text": "a"}\n'] * 69 + [b'{"text": "b"}\n']
