@@ -13,6 +13,8 @@ import torch
 from gpu_kit.cases import TINY, Case
 from gpu_kit.checks import Finding, check_invariance, check_ops
 from gpu_kit.checks import _check as check_case
+from gpu_kit.model import SHAPES, batch_of
+from gpu_kit.model_checks import check_model, time_model
 from gpu_kit.speed import Rates, time_ops
 
 LANE = Path(__file__).resolve().parents[2] / "benchmarks" / "gpu.py"
@@ -55,6 +57,27 @@ def test_without_a_card_the_lane_says_so() -> None:
     done = subprocess.run([sys.executable, str(LANE)], env=environment, capture_output=True, text=True)
     assert done.returncode == 2
     assert "no CUDA device here" in done.stderr
+
+
+@pytest.mark.parametrize("name", ["qwen3-0.6b", "llama-3.1-8b"])
+def test_our_forward_pass_is_no_further_from_float32_than_transformers(name: str) -> None:
+    findings = list(check_model(name, CPU, tiny=True))
+    assert [one for one in findings if not one.is_good] == []
+
+
+def test_a_models_steps_are_timed_against_the_cards_rates() -> None:
+    timings = list(time_model("qwen3-0.6b", CPU, Rates(bytes_per_s=1e12, flops_per_s=1e12), tiny=True))
+    assert [one.name for one in timings] == ["qwen3-0.6b prefill", "qwen3-0.6b decode, launched"]
+    assert all(one.tokens_per_s > 0 for one in timings)
+
+
+def test_a_batch_gives_each_sequence_slots_of_its_own() -> None:
+    batch = batch_of(torch.arange(100).view(2, 50), 30, 47)
+    assert batch.token_ids.tolist() == [*range(30, 47), *range(80, 97)]
+    assert len(set(batch.slots.tolist())) == 34
+    assert batch.tiles.tolist() == [[0, 0, 16], [0, 16, 1], [1, 17, 16], [1, 33, 1]]
+    assert batch.sample_rows.tolist() == [16, 33]
+    assert set(SHAPES) == {"qwen3-0.6b", "llama-3.1-8b", "qwen3-14b"}
 
 
 def test_nan_is_never_good() -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import sys
+from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -11,8 +13,8 @@ from streamrunner.engine.core import EngineCore
 from streamrunner.engine.params import SamplingParams
 from streamrunner.engine.weights import load_model
 
-if TYPE_CHECKING:
-    from pathlib import Path
+# The benchmarks are scripts, not a package; the lane's models are theirs.
+sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "benchmarks"))
 
 SHAPE: dict[str, Any] = {
     "vocab_size": 97, "hidden_size": 48, "intermediate_size": 64, "num_hidden_layers": 1, "num_attention_heads": 6,
@@ -61,3 +63,21 @@ def test_sampled_tokens_do_not_depend_on_the_batch(tmp_path: Path, deterministic
     params = {"temperature": 1.0, "top_p": 0.9, "top_k": 50, "seed": 3}
     together = generate(tmp_path, PROMPTS[:2], params)
     assert [generate(tmp_path, [prompt], params)[0] for prompt in PROMPTS[:2]] == together
+
+
+def test_the_lanes_model_with_plain_products_and_the_pages_of_a_gpu(deterministic: None) -> None:
+    """Prefill in chunks, one span for each sequence, keys token by token in memory, products by our own kernel."""
+    from gpu_kit.model import batch_of, build, new_cache
+
+    built = build("qwen3-0.6b", torch.device("cpu"), torch.float32, num_layers=1, tiny=True)
+    token_ids = torch.randint(0, 300, (2, 22), generator=torch.Generator().manual_seed(3))
+    cache = [one._replace(k=one.k.transpose(2, 3).contiguous().transpose(2, 3)) for one in new_cache(built.ours, 2)]
+    with torch.inference_mode():
+        steps = []
+        for first, last in ((0, 9), (9, 21), (21, 22)):
+            count = last - first
+            batch = batch_of(token_ids, first, last)
+            batch = batch._replace(tiles=torch.tensor([[0, 0, count], [1, count, count]]))
+            steps.append(built.ours.forward(batch, cache))
+        theirs = built.theirs(token_ids).logits[:, [8, 20, 21]]
+    torch.testing.assert_close(torch.stack(steps, 1), theirs, atol=2e-5, rtol=1e-3)
