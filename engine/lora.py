@@ -16,6 +16,7 @@ from safetensors.torch import load_file
 
 from streamrunner.engine.errors import EngineError
 from streamrunner.engine.lora_config import WEIGHTS_NAME, LoraConfig, lora_unsupported
+from streamrunner.engine.models.config import text_weight_name
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -105,7 +106,7 @@ def _pairs(tensors: dict[str, torch.Tensor]) -> dict[str, _Pair]:
         found = _KEY.fullmatch(name.removeprefix(_PREFIX))
         if found is None or tensor.dim() != 2:
             raise lora_unsupported(f"the weight {name}")
-        sides.setdefault(found["module"], {})[found["side"]] = tensor
+        sides.setdefault(text_weight_name(found["module"]), {})[found["side"]] = tensor
     halves = [module for module, pair in sides.items() if len(pair) < 2]
     if halves or not sides:
         raise lora_unsupported(f"only half of {_some(halves)}" if halves else "no weights")

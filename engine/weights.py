@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from safetensors import safe_open
@@ -12,7 +12,7 @@ from safetensors import safe_open
 from streamrunner.engine.errors import EngineError
 from streamrunner.engine.lora import LoraAdapter
 from streamrunner.engine.lora_config import resolve_adapter
-from streamrunner.engine.models.config import ModelConfig, is_native, read_config
+from streamrunner.engine.models.config import ModelConfig, is_native, read_config, text_weight_name
 from streamrunner.engine.models.llama import LlamaLayer, LlamaModel
 from streamrunner.kernels.linear import PackedLinear, RowRule
 
@@ -72,25 +72,31 @@ def _has_bf16() -> bool:
     return " avx512_bf16" in flags or " amx_bf16" in flags
 
 
+class _Place(NamedTuple):
+    file: Path
+    name: str
+
+
 class _Files:
     """Tensors by name over one or many safetensors files."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        names = self._shards()
-        self._file_of: dict[str, Path] = {}
-        for name in names:
-            with self._open(folder / name) as file:
-                self._file_of |= dict.fromkeys(file.keys(), folder / name)
+        self._places: dict[str, _Place] = {}
+        for shard in self._shards():
+            with self._open(folder / shard) as file:
+                names = list(file.keys())
+            self._places |= {text_weight_name(name): _Place(folder / shard, name) for name in names}
 
     def __contains__(self, name: str) -> bool:
-        return name in self._file_of
+        return name in self._places
 
     def read(self, name: str) -> Tensor:
-        if name not in self._file_of:
+        if name not in self._places:
             raise EngineError("model_unsupported", f"{self._folder} has no weight {name!r}")
-        with self._open(self._file_of[name]) as file:
-            tensor: Tensor = file.get_tensor(name)
+        place = self._places[name]
+        with self._open(place.file) as file:
+            tensor: Tensor = file.get_tensor(place.name)
         return tensor
 
     def _shards(self) -> list[str]:

@@ -30,8 +30,13 @@ _FAMILIES: dict[str, dict[str, Any]] = {
     "gemma2": {
         **_GEMMA, "attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0, "sliding_window_pattern": 2,
     },
-    "gemma3_text": {**_GEMMA, "rope_theta": 1e6, "rope_local_base_freq": 1e4, "sliding_window_pattern": 6},
+    "gemma3_text": {
+        **_GEMMA, "rope_theta": 1e6, "rope_local_base_freq": 1e4, "sliding_window_pattern": 6, "vocab_size": 262208,
+        "num_attention_heads": 8, "num_key_value_heads": 4, "max_position_embeddings": 131072,
+    },
 }  # fmt: skip
+# Models that see images as well; their text part is one of the families, and runs without images.
+_WITH_IMAGES = frozenset({"gemma3", "mistral3"})
 _ACTIVATIONS = frozenset({"silu", "gelu_pytorch_tanh"})
 _FULL, _SLIDING = "full_attention", "sliding_attention"
 # What the vector loops need of a head and of a gate.
@@ -75,8 +80,8 @@ class ModelConfig:
     @classmethod
     def load(cls, folder: Path) -> ModelConfig:
         """Read `config.json`. Raises EngineError (`model_not_found`, `model_unsupported`)."""
-        given = read_config(folder)
-        kind = given.get("model_type")
+        given = _text_part(read_config(folder))
+        kind = given.get("model_type", "")
         if kind not in _FAMILIES:
             raise _unsupported(f"model_type {kind!r}; supported are {', '.join(sorted(_FAMILIES))}")
         raw = {**_FAMILIES[kind], **given}
@@ -132,8 +137,22 @@ def read_config(folder: Path) -> dict[str, Any]:
 
 
 def is_native(raw: Mapping[str, Any]) -> bool:
-    """Whether the model's type is one of the native path's."""
-    return raw.get("model_type") in _FAMILIES
+    """Whether the model's type, or that of its text part, is one of the native path's."""
+    return _text_part(raw).get("model_type") in _FAMILIES
+
+
+def text_weight_name(name: str) -> str:
+    """A weight's name in a model with images as the text model alone calls it: each release nests it elsewhere."""
+    for nested in ("language_model.model.", "model.language_model."):
+        if name.startswith(nested):
+            return f"model.{name.removeprefix(nested)}"
+    return name.removeprefix("language_model.")
+
+
+def _text_part(raw: Mapping[str, Any]) -> Mapping[str, Any]:
+    if raw.get("model_type") not in _WITH_IMAGES or "text_config" not in raw:
+        return raw
+    return {"quantization_config": raw.get("quantization_config"), **raw["text_config"]}
 
 
 def _check_supported(raw: dict[str, Any]) -> None:

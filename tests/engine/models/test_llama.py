@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 from families import LENGTHS, check, new_core, prompts, run, save_model
+from safetensors.torch import load_file, save_file
 
 from streamrunner.engine.config import EngineConfig
 from streamrunner.engine.core import EngineCore
@@ -101,6 +102,22 @@ def test_weights_in_bfloat16_say_nearly_the_same(tmp_path: Path) -> None:
     assert steps[0].logprobs is not None
     for one in steps[0].logprobs[0]:
         assert one.logprob == pytest.approx(logits.log_softmax(-1)[one.token_id].item(), abs=0.1)
+
+
+@pytest.mark.parametrize("family", ["gemma3", "mistral with a window"])
+def test_the_text_part_of_a_model_with_images_runs(family: str, tmp_path: Path) -> None:
+    """As released with Gemma 3 and Mistral Small 3.1, whose weights and config are nested."""
+    reference = make_model(family, tmp_path)
+    raw = json.loads((tmp_path / "config.json").read_text())
+    outer = {"model_type": "gemma3" if family == "gemma3" else "mistral3", "vision_config": {}, "text_config": raw}
+    (tmp_path / "config.json").write_text(json.dumps(outer))
+    tensors = load_file(tmp_path / "model.safetensors")
+    nested = {"language_model." + name: tensor for name, tensor in tensors.items()}
+    later = {name.replace("model.", "model.language_model.", 1): tensor for name, tensor in tensors.items()}
+    for spelled in (nested, later):
+        save_file(spelled, tmp_path / "model.safetensors")
+        [steps] = run(new_core(tmp_path), [(prompts((37,))[0], [])])
+        check(reference, prompts((37,))[0], steps)
 
 
 # ── config.json as it is found elsewhere ─────────────────────────────────────────────────────────────────────────────
