@@ -16,7 +16,7 @@ if importlib.util.find_spec("triton") is None:
 from gate_kit.calls import Call, calls, empty
 from gate_kit.compile import LIMITS, occupancy
 from gate_kit.units import unit_of, units_of
-from streamrunner.kernels.gpu.launch import Launch
+from streamrunner.kernels.gpu.launch import Launch, recording
 from streamrunner.kernels.gpu.norm import rms_norm
 
 GATE = Path(__file__).resolve().parents[2] / "benchmarks" / "kernels_gate.py"
@@ -45,6 +45,27 @@ def test_arguments_are_typed_folded_and_aligned_as_triton_does() -> None:
     assert dict(unit.constants) == {"c": 1, "f": None, "N": 7}
     # 3 bfloat16 are 6 bytes: such a view does not begin at a multiple of 16.
     assert unit.aligned == (0, 3, 4)
+
+
+def test_signatures_and_alignment_are_those_of_tritons_own_launcher() -> None:
+    """By the function that Triton makes for every launch, over one call of each kernel."""
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler.compiler import make_backend
+    from triton.runtime.jit import create_function_from_signature
+
+    backend = make_backend(GPUTarget("cuda", 90, 32))
+    seen: dict[str, Launch] = {}
+    for call in calls():
+        with recording(lambda launch: seen.setdefault(launch.kernel.fn.__name__, launch), 90):
+            call.run()
+    assert len(seen) >= 13
+    for launch in seen.values():
+        bind = create_function_from_signature(launch.kernel.signature, launch.kernel.params, backend)
+        _, kinds, _ = bind(*launch.args, **launch.constants)
+        unit = unit_of(launch, 90)
+        assert [kind for _, kind in unit.signature] == [kind for kind, _ in kinds]
+        aligned = [index for index, (kind, mark) in enumerate(kinds) if kind != "constexpr" and mark == "D"]
+        assert list(unit.aligned) == aligned
 
 
 def test_an_argument_that_is_not_specialised_is_neither_folded_nor_aligned() -> None:

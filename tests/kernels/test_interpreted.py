@@ -22,6 +22,7 @@ def run_interpreted(*tests: str) -> None:
     assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
 
 
+@pytest.mark.timeout(600)
 def test_the_kernels_compute_what_they_promise() -> None:
     both = ("tests/kernels/test_logit_ops.py", "tests/kernels/test_products.py")
     run_interpreted("tests/kernels/gpu", *both)
