@@ -23,6 +23,8 @@ Message = Mapping[str, Any]
 
 # A private-use character, and a blank that shows whether a template trims.
 _MARK = "\ue0ce "
+# Kinds of content parts that no text model reads; a template would drop them, or write a placeholder.
+_MEDIA = ("image", "audio", "video", "file")
 # A message's reasoning under older names; templates read the first one, those of gpt-oss `thinking`.
 _REASONING = ("reasoning_content", "thinking", "reasoning")
 
@@ -67,14 +69,12 @@ class ChatTemplates:
 
         if not messages:
             raise _refused("it has no messages")
+        _check_parts(messages)
         try:
-            return self._template("default" if tools is None else "tool_use", source).render(
-                messages=[_message(one) for one in messages],
-                tools=_plain(tools),
-                documents=_plain(documents),
-                add_generation_prompt=add_generation_prompt,
-                **{**self._special_tokens, **_plain(variables)},
-            )
+            template = self._template("default" if tools is None else "tool_use", source)
+            known = {"tools": _plain(tools), "documents": _plain(documents)}
+            known |= {"add_generation_prompt": add_generation_prompt, **self._special_tokens, **_plain(variables)}
+            return _render(template, [_message(one) for one in messages], known)
         except (TemplateError, TypeError, ValueError, LookupError, AttributeError, ArithmeticError) as error:
             raise _refused(f"{error}") from error
         except RecursionError as error:
@@ -129,6 +129,40 @@ def cut_at_mark(rendered: str) -> str:
     if at < 0:
         raise _refused("it does not show the text of the last message, which was to be continued")
     return rendered[:at] if rendered.startswith(_MARK, at) else rendered[:at].rstrip()
+
+
+def _render(template: Template, messages: list[dict[str, Any]], variables: Mapping[str, Any]) -> str:
+    """Templates that know text only would print a list of parts as Python does: they get its text instead."""
+    lists = [one["content"] for one in messages if isinstance(one.get("content"), list)]
+    if not lists:
+        return template.render(messages=messages, **variables)
+    try:
+        text = template.render(messages=messages, **variables)
+        if not any(str(parts) in text for parts in lists):
+            return text
+    except (TypeError, AttributeError):
+        pass
+    return template.render(messages=[_flat(one) for one in messages], **variables)
+
+
+def _flat(message: dict[str, Any]) -> dict[str, Any]:
+    content = message.get("content")
+    if not isinstance(content, list) or not all(isinstance(part, dict) and "text" in part for part in content):
+        return message
+    return {**message, "content": "\n".join(str(part["text"]) for part in content)}
+
+
+def _check_parts(messages: Sequence[Message]) -> None:
+    for place, message in enumerate(messages):
+        content = message.get("content")
+        for part in content if isinstance(content, (list, tuple)) else ():
+            kind = part.get("type") if isinstance(part, Mapping) else None
+            if isinstance(kind, str) and kind.removeprefix("input_").startswith(_MEDIA):
+                raise EngineError(
+                    "chat_template_error",
+                    f"messages[{place}] has an {kind} part: the engine reads text only",
+                    "messages",
+                )
 
 
 def _refused(why: str) -> EngineError:

@@ -53,5 +53,6 @@ def row_params(row: Row, spec: JobSpec, job_seed: int) -> SamplingParams:
 def _prompt_tokens(row: Row, tokenizer: Tokenizer) -> list[int]:
     if row.kind == "chat":
         # The template writes begin-of-text itself where the model wants it.
-        return tokenizer.encode(tokenizer.apply_chat_template(row.messages, row.tools), add_special_tokens=False)
+        text = tokenizer.apply_chat_template(row.messages, row.tools, **row.chat_options)
+        return tokenizer.encode(text, add_special_tokens=False)
     return tokenizer.encode(row.prompt)

@@ -36,6 +36,11 @@ _SAMPLING = {
     )
 } | {"max_completion_tokens": "max_tokens"}  # fmt: skip
 _FLOATS, _BOOLS = ("temperature", "top_p", "min_p"), ("include_stop_str_in_output", "ignore_eos")
+# What a chat may tell its template, under vLLM's names.
+_CHAT_OPTIONS: dict[str, type] = {
+    "add_generation_prompt": bool, "continue_final_message": bool, "documents": list, "chat_template_kwargs": dict,
+}  # fmt: skip
+_NOT_TEMPLATE_KWARGS = {"messages", "tools", "chat_template", *_CHAT_OPTIONS}
 # OpenAI's parameters that say nothing about the output.
 _HARMLESS = frozenset({"model", "user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key"})
 # Parameters that are fine as long as they ask for what happens anyway.
@@ -66,7 +71,8 @@ class RowError:
 
 
 class Row(msgspec.Struct, frozen=True):
-    """A row that may run. `overrides` are sampling settings under the engine's names, `logprobs` among them.
+    """A row that may run. `overrides` are sampling settings under the engine's names, `logprobs` among them;
+    `chat_options` arguments of `Tokenizer.apply_chat_template`.
 
     A Struct because a million of them are made at submit, five times as fast as a dataclass is.
     """
@@ -78,6 +84,7 @@ class Row(msgspec.Struct, frozen=True):
     prompt: str = ""
     tools: tuple[Mapping[str, Any], ...] | None = None
     overrides: Mapping[str, Any] = msgspec.field(default_factory=dict)
+    chat_options: Mapping[str, Any] = msgspec.field(default_factory=dict)
 
 
 class _Bad(Exception):
@@ -174,7 +181,11 @@ def _request(
         raise _Bad("url_mismatch", f"this is a {kind} row in a job with `task: {spec.task}`", "task")
     overrides = _overrides(kind, body)
     if kind == "chat":
-        return Row(index, custom_id, kind, messages=_messages(body), tools=_tools(body), overrides=overrides)
+        options = _chat_options(body)
+        return Row(
+            index, custom_id, kind,
+            messages=_messages(body), tools=_tools(body), overrides=overrides, chat_options=options,
+        )  # fmt: skip
     return Row(index, custom_id, kind, prompt=_prompt(body), overrides=overrides)
 
 
@@ -188,8 +199,11 @@ def _messages(body: dict[str, Any]) -> tuple[Mapping[str, Any], ...]:
             raise _Bad("invalid_messages", f"`{where}` must be an object with a `role`", where)
         content = message.get("content")
         if not _is_content(content) and not (content is None and message.get("tool_calls")):
+            other = next((part for part in _others(content)), "")
             raise _Bad(
-                "invalid_messages", f"`{where}.content` must be text or a list of text parts", f"{where}.content"
+                "invalid_messages",
+                f"`{where}.content` must be text or a list of text parts{other and f', not of {other}'}",
+                f"{where}.content",
             )
     return tuple(messages)
 
@@ -201,6 +215,30 @@ def _is_content(content: Any) -> bool:
     return bool(parts) and all(
         isinstance(part, dict) and part.get("type") == "text" and isinstance(part.get("text"), str) for part in parts
     )
+
+
+def _others(content: Any) -> list[str]:
+    """Kinds of parts that are no text: images, sounds, files."""
+    parts = [part for part in content if isinstance(part, dict)] if isinstance(content, list) else []
+    return [part["type"] for part in parts if isinstance(part.get("type"), str) and part["type"] != "text"]
+
+
+def _chat_options(body: dict[str, Any]) -> dict[str, Any]:
+    options: dict[str, Any] = {}
+    for name, kind in _CHAT_OPTIONS.items():
+        value = body.get(name)
+        if value is None:
+            continue
+        if not isinstance(value, kind):
+            wanted = {bool: "true or false", list: "a list", dict: "an object"}[kind]
+            raise _Bad("invalid_parameter", f"`{name}` must be {wanted}, this is a {_type_name(value)}", name)
+        options[name] = value
+    variables: dict[str, Any] = options.pop("chat_template_kwargs", {})
+    reserved = sorted(_NOT_TEMPLATE_KWARGS & variables.keys())
+    if reserved:
+        what = f"`{reserved[0]}` is no variable of a template: write it beside"
+        raise _Bad("invalid_parameter", what, "chat_template_kwargs")
+    return {**options, **variables}
 
 
 def _tools(body: dict[str, Any]) -> tuple[Mapping[str, Any], ...] | None:
@@ -228,7 +266,7 @@ def _nonempty(prompt: str) -> str:
 def _overrides(kind: str, body: dict[str, Any]) -> dict[str, Any]:
     overrides: dict[str, Any] = {}
     for name, value in body.items():
-        if name in ("messages", "prompt", "tools") or name in _HARMLESS:
+        if name in ("messages", "prompt", "tools") or name in _HARMLESS or (kind == "chat" and name in _CHAT_OPTIONS):
             continue
         if name in _SAMPLING:
             if value is not None:

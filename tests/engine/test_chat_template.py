@@ -64,7 +64,35 @@ TEMPLATES = {
 {% for m in messages %}{% if m.role == 'assistant' %}
   {% generation %}{{ say(m) }}{{ m.reasoning_content }}{{ m.thinking }}{{ eos_token }}{% endgeneration %}
 {% else %}{{ say(m) }}{% endif %}{% endfor %}{{ pad_token }}{{ unk_token is defined }}{{ dict(a=1) }}""",
-    "clock": "{{ strftime_now('%Y') }}{{ documents | tojson }}{{ style }}{{ messages[0].content[:4] }}",
+    # In the manner of models that think: what was thought before the last question is left out again.
+    "thinking": """{%- set ns = namespace(last=messages|length - 1, found=false) %}
+{%- for m in messages[::-1] %}{% set at = messages|length - 1 - loop.index0 %}
+{%- if not ns.found and m.role == 'user' %}{% set ns.last = at %}{% set ns.found = true %}{% endif %}{% endfor %}
+{%- if tools %}# Tools{% for tool in tools %}{{ "\n" }}{{ tool | tojson }}{% endfor %}{% endif %}
+{%- for m in messages %}{%- set content = m.content if m.content is string else '' %}
+{%- if m.role == 'tool' %}{% if loop.first or loop.previtem.role != 'tool' %}<user>{% endif %}<result>
+{{- content }}</result>
+{%- if loop.last or loop.nextitem.role != 'tool' %}</user>{% endif %}
+{%- else %}<{{ m.role }}>{% if m.reasoning_content is defined and loop.index0 > ns.last %}<think>
+{{ m.reasoning_content.strip('\n') }}</think>{% endif %}{{ content.split('</think>')[-1].lstrip('\n') }}
+{%- for call in m.tool_calls or [] %}{% set f = call.function or call %}<call>
+{"{{ f.name }}": {{ f.arguments | tojson }}}{% endfor %}
+{%- endif %}{% endfor %}
+{%- if add_generation_prompt %}<assistant>
+{%- if enable_thinking is defined and enable_thinking is false %}<think></think>
+{%- endif %}{% endif %}""",
+    # In the manner of models that take turns only, and know no system.
+    "turns": """{{ bos_token }}{% if messages[0]['role'] == 'system' %}{% set first = messages[0]['content'] + '\n\n' %}
+{%- set rest = messages[1:] %}{% else %}{% set first = '' %}{% set rest = messages %}{% endif %}
+{%- for m in rest %}{% if (m['role'] == 'user') != (loop.index0 % 2 == 0) %}
+{{- raise_exception('Roles must alternate user/assistant') }}{% endif %}
+{%- set role = 'model' if m['role'] == 'assistant' else m['role'] %}<turn>{{ role }}
+{{ first if loop.first }}{% if m['content'] is string %}{{ m['content'] | trim }}{% elif m['content'] is iterable %}
+{%- for item in m['content'] %}{% if item['type'] == 'image' %}<image>{% else %}
+{{- item['text'] | trim }}{% endif %}{% endfor %}
+{%- endif %}</turn>
+{% endfor %}""",
+    "clock": "{{ strftime_now('%Y') }}{{ documents | tojson }}{{ style }}{{ messages[0].role[:2] }}",
 }  # fmt: skip
 DOCUMENTS = [{"title": "T", "text": "Some <text>"}]
 
@@ -91,7 +119,8 @@ for name, template in templates.items():
                 try:
                     text = render_jinja_template(
                         conversations=[_normalize_chat_messages(chat)], tools=tools, documents=documents,
-                        chat_template=template, add_generation_prompt=prompt, style="plain", **special)[0][0]
+                        chat_template=template, add_generation_prompt=prompt, style="plain",
+                        enable_thinking=False, **special)[0][0]
                 except Exception as error:
                     text = "error: " + str(error)
                 rendered[f"{name} {number} {prompt} {tools is not None}"] = text
@@ -109,11 +138,17 @@ def test_equal_to_transformers(
     templates = ChatTemplates({"default": TEMPLATES[name]}, SPECIAL)
     try:
         text = templates.render(
-            CHATS[number], tools, DOCUMENTS, add_generation_prompt=prompt, variables={"style": "plain"}
+            CHATS[number],
+            tools,
+            DOCUMENTS,
+            add_generation_prompt=prompt,
+            variables={"style": "plain", "enable_thinking": False},
         )
     except EngineError as error:
         text = "error: " + error.message.partition("refuses this chat: ")[2]
-    assert text == expected[f"{name} {number} {prompt} {tools is not None}"]
+    theirs = expected[f"{name} {number} {prompt} {tools is not None}"]
+    # The one difference: parts that transformers prints as a Python list.
+    assert text == theirs.replace(str(PARTS["content"]), "Look:\nthere")
 
 
 @pytest.mark.model
@@ -161,6 +196,20 @@ def test_what_a_template_refuses_is_an_error_with_its_words(template: str, words
         render(template)
     assert caught.value.code == "chat_template_error"
     assert caught.value.param == "messages"
+
+
+@pytest.mark.parametrize("template", ["{{ messages[0].content }}.", "{{ messages[0].content + '.' }}"])
+def test_parts_reach_a_template_that_knows_only_text_as_text(template: str) -> None:
+    parts = [{"type": "text", "text": "It's"}, {"type": "text", "text": "here"}]
+    assert render(template, [{"role": "user", "content": parts}]) == "It's\nhere."
+
+
+@pytest.mark.parametrize("kind", ["image", "image_url", "input_audio", "video", "file"])
+def test_parts_that_are_no_text_are_refused_by_name(kind: str) -> None:
+    parts = [{"type": "text", "text": "Look:"}, {"type": kind, kind: {"url": "x"}}]
+    with pytest.raises(EngineError, match=rf"messages\[1\] has an {kind} part: the engine reads text only") as caught:
+        render("{{ messages[1].content[0].text }}", [SYSTEM, {"role": "user", "content": parts}])
+    assert (caught.value.code, caught.value.param) == ("chat_template_error", "messages")
 
 
 def test_a_chat_without_messages_is_refused() -> None:

@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from streamrunner.engine.errors import EngineError
@@ -95,6 +95,14 @@ def test_the_format_decides_what_a_line_is() -> None:
         (batch({"messages": []}), "invalid_messages", ""),
         (batch({"messages": [{"role": "user"}]}), "invalid_messages", "messages[0].content"),
         (batch({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}), "invalid_messages", "text"),
+        (
+            batch({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}),
+            "invalid_messages",
+            "of image_url",
+        ),
+        (batch({"messages": HELLO, "chat_template_kwargs": 1}), "invalid_parameter", "chat_template_kwargs"),
+        (batch({"messages": HELLO, "chat_template_kwargs": {"tools": []}}), "invalid_parameter", "no variable"),
+        (batch({"messages": HELLO, "add_generation_prompt": "no"}), "invalid_parameter", "true or false"),
         (batch({"messages": HELLO, "temperature": "hot"}), "invalid_parameter", "temperature"),
         (batch({"messages": HELLO, "max_tokens": True}), "invalid_parameter", "max_tokens"),
         (batch({"messages": HELLO, "stop": [1]}), "invalid_parameter", "stop"),
@@ -138,6 +146,13 @@ def test_content_parts_and_tools_reach_the_template() -> None:
     found = row(batch({"messages": parts, "tools": tools}))
     assert found.messages == tuple(parts)
     assert found.tools == tuple(tools)
+
+
+def test_options_of_the_template_reach_it_under_their_own_names() -> None:
+    options = {"add_generation_prompt": False, "continue_final_message": True, "documents": [{"text": "x"}]}
+    found = row(batch({"messages": HELLO, **options, "chat_template_kwargs": {"enable_thinking": False}}))
+    assert found.chat_options == {**options, "enable_thinking": False}
+    assert row(batch({"messages": HELLO})).chat_options == {}
 
 
 def test_a_message_may_be_nothing_but_tool_calls() -> None:
@@ -198,6 +213,8 @@ _NAMES = st.sampled_from(
 )
 
 
+# A busy machine makes the first examples slow, which is no fault of theirs.
+@settings(suppress_health_check=[HealthCheck.too_slow], deadline=None)
 @given(st.dictionaries(_NAMES, _JSON, max_size=6), st.dictionaries(_NAMES, _JSON, max_size=6))
 def test_no_request_makes_it_raise(fields: dict[str, Any], body: dict[str, Any]) -> None:
     for value in (fields, {**fields, "body": body, "url": "/v1/chat/completions", "method": "POST", "custom_id": "c"}):
