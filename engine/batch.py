@@ -19,7 +19,7 @@ class PackedBatch(NamedTuple):
     """What a model's forward pass reads. T tokens of S sequences; all int64.
 
     token_ids, positions, slots: [T] · block_tables: [S, P] · tiles: [I, 3], see `kernels.attention`
-    sample_rows: rows whose logits are wanted, one for each chunk that samples, in order of chunks
+    sample_rows: rows whose logits are wanted: one for each chunk that samples, then those that chunks score, in order
     """
 
     token_ids: Tensor
@@ -39,6 +39,7 @@ def pack(chunks: list[Chunk], block_size: int) -> PackedBatch:
     tables = np.zeros((len(chunks), max(len(chunk.sequence.blocks) for chunk in chunks)), np.int64)
     tiles: list[tuple[int, int, int]] = []
     sample_rows: list[int] = []
+    score_rows: list[int] = []
     row = 0
     for index, (sequence, start, count) in enumerate(chunks):
         end = row + count
@@ -49,6 +50,14 @@ def pack(chunks: list[Chunk], block_size: int) -> PackedBatch:
         tiles += [(index, first, min(TILE, end - first)) for first in range(row, end, TILE)]
         if chunks[index].samples:
             sample_rows.append(end - 1)
+        score_rows += [row + position - start for position in chunks[index].scored]
         row = end
-    arrays = (token_ids, positions, slots, tables, np.array(tiles, np.int64), np.array(sample_rows, np.int64))
+    arrays = (
+        token_ids,
+        positions,
+        slots,
+        tables,
+        np.array(tiles, np.int64),
+        np.array(sample_rows + score_rows, np.int64),
+    )
     return PackedBatch(*(torch.from_numpy(array) for array in arrays))

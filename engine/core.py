@@ -7,26 +7,35 @@ Single-threaded; `EngineLoop` gives it a thread.
 
 from __future__ import annotations
 
+import math
 import secrets
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from streamrunner.engine.batch import pack
 from streamrunner.engine.block_pool import BlockPool
 from streamrunner.engine.errors import EngineError
+from streamrunner.engine.sampler import Sampled, ScoredToken, sample_tokens, score_tokens
 from streamrunner.engine.scheduler import Chunk, Scheduler
 from streamrunner.engine.sequence import Sequence
-from streamrunner.engine.step import RequestStep, StepOutput, TokenLogprob
-from streamrunner.kernels.sampling import NO_TOKEN, TopLogprobs, sample
+from streamrunner.engine.step import RequestStep, StepOutput
+from streamrunner.engine.token_rules import new_rules
 
 if TYPE_CHECKING:
     from collections.abc import Sequence as Tokens
 
     from streamrunner.engine.config import EngineConfig
+    from streamrunner.engine.constraints import Constraints
     from streamrunner.engine.models.decoder import DecoderModel
     from streamrunner.engine.params import SamplingParams
+    from streamrunner.engine.step import TokenLogprob
+    from streamrunner.engine.token_rules import TokenRules
+
+    PromptLogprobs = tuple[tuple[TokenLogprob, ...], ...]
+
+_RULES = "loosen min_tokens, logit_bias, allowed_token_ids, bad_words or stop_token_ids"
 
 
 class EngineCore:
@@ -62,15 +71,18 @@ class EngineCore:
         *,
         choice: int = 0,
         generated: Tokens[int] = (),
+        constraints: Constraints | None = None,
     ) -> None:
         """Queue one sequence; `generated` are tokens it already has, and it goes on behind them.
 
-        Raises EngineError: context_length_exceeded, duplicate_request, empty_prompt, invalid_prompt.
+        constraints: of `compile_constraints`. The prompt is scored (`prompt_logprobs`) for choice 0 alone.
+        Raises EngineError: context_length_exceeded, duplicate_request, empty_prompt, invalid_params, invalid_prompt.
         """
-        self._check(request_id, prompt_token_ids)
+        self._check(request_id, prompt_token_ids, params)
         room = self.max_model_len - len(prompt_token_ids)
         max_tokens = room if params.max_tokens is None else min(params.max_tokens, room)
-        if len(generated) >= max_tokens:
+        scores: list[Any] | None = [] if params.prompt_logprobs is not None and choice == 0 else None
+        if len(generated) >= max_tokens and scores is None:
             self._finished_early.append(RequestStep(request_id, (), None, "length", None, None))
             return
         sequence = Sequence(
@@ -81,6 +93,8 @@ class EngineCore:
             seed=params.seed if params.seed is not None else secrets.randbits(63),
             choice=choice,
             max_tokens=max_tokens,
+            rules=self._rules(params, constraints, prompt_token_ids, generated),
+            scores=scores,
         )
         self._live[request_id] = sequence
         self._scheduler.add(sequence)
@@ -118,36 +132,47 @@ class EngineCore:
             step_ms=(time.perf_counter() - began) * 1e3,
         )
 
+    def _rules(
+        self, params: SamplingParams, constraints: Constraints | None, prompt: Tokens[int], generated: Tokens[int]
+    ) -> TokenRules | None:
+        enders = (*self._eos, *params.stop_token_ids)
+        return new_rules(params, constraints, enders, (prompt, generated), self._model.config.vocab_size)
+
     def _compute(self, chunks: list[Chunk]) -> list[RequestStep]:
         logits = self._model.forward(pack(chunks, self._block_size), self._cache)
-        sequences = [chunk.sequence for chunk in chunks if chunk.samples]
-        if not sequences:
-            return []
-        self._forbid_early_stops(logits, sequences)
-        return self._take(sequences, logits, _sample(logits, sequences))
+        sampling = [chunk.sequence for chunk in chunks if chunk.samples]
+        full = [chunk.sequence for chunk in chunks if chunk.completes and not chunk.samples]
+        _score(logits[len(sampling) :], chunks)
+        sampled = sample_tokens(logits[: len(sampling)], sampling) if sampling else []
+        outputs = [self._take(sequence, one) for sequence, one in zip(sampling, sampled, strict=True)]
+        return outputs + [self._end_unsampled(sequence) for sequence in full]
 
-    def _forbid_early_stops(self, logits: torch.Tensor, sequences: list[Sequence]) -> None:
-        for row, sequence in enumerate(sequences):
-            if sequence.num_output < sequence.params.min_tokens:
-                stops = (*self._eos, *sequence.params.stop_token_ids)
-                # A row may name any number as a token; one that is none cannot be sampled anyway.
-                logits[row, [token for token in stops if 0 <= token < logits.shape[1]]] = float("-inf")
+    def _take(self, sequence: Sequence, sampled: Sampled) -> RequestStep:
+        scores = _handed_out(sequence)
+        if sampled.token is None or _has_nan(scores):
+            return self._fail(sequence, sampled)
+        sequence.append(sampled.token)
+        reason, stop_token = self._finish(sequence, sampled.token)
+        if reason is not None:
+            self.abort(sequence.request_id)
+        return RequestStep(
+            sequence.request_id,
+            (sampled.token,),
+            None if sampled.logprobs is None else (sampled.logprobs,),
+            reason,
+            stop_token,
+            None,
+            sequence.num_cached if sequence.num_output == 1 else None,
+            scores,
+        )
 
-    def _take(self, sequences: list[Sequence], logits: torch.Tensor, tokens: list[int]) -> list[RequestStep]:
-        logprobs = TopLogprobs(logits) if any(one.params.logprobs is not None for one in sequences) else None
-        outputs: list[RequestStep] = []
-        for row, (sequence, token) in enumerate(zip(sequences, tokens, strict=True)):
-            if token == NO_TOKEN:
-                outputs.append(self._fail(sequence))
-                continue
-            sequence.token_ids.append(token)
-            reason, stop_token = self._finish(sequence, token)
-            wanted = None if logprobs is None else _logprobs_of(logprobs, row, token, sequence.params.logprobs)
-            if reason is not None:
-                self.abort(sequence.request_id)
-            cached = sequence.num_cached if sequence.num_output == 1 else None
-            outputs.append(RequestStep(sequence.request_id, (token,), wanted, reason, stop_token, None, cached))
-        return outputs
+    def _end_unsampled(self, sequence: Sequence) -> RequestStep:
+        """The end of a sequence that only its prompt's log-probabilities were wanted of."""
+        scores = _handed_out(sequence)
+        if _has_nan(scores):
+            return self._fail(sequence, None)
+        self.abort(sequence.request_id)
+        return RequestStep(sequence.request_id, (), None, "length", None, None, sequence.num_cached, scores)
 
     def _finish(self, sequence: Sequence, token: int) -> tuple[str | None, int | None]:
         params = sequence.params
@@ -157,15 +182,20 @@ class EngineCore:
             return "stop", None
         return ("length", None) if sequence.num_output >= sequence.max_tokens else (None, None)
 
-    def _fail(self, sequence: Sequence) -> RequestStep:
+    def _fail(self, sequence: Sequence, sampled: Sampled | None) -> RequestStep:
         self.abort(sequence.request_id)
         where = f"after {sequence.num_output} output tokens"
-        error = EngineError(
-            "nan_logits", f"the model gave no finite logits {where}: its weights or dtype overflow here"
-        )
+        if sampled is not None and sampled.is_ruled_out:
+            error = EngineError(
+                "no_token_allowed", f"its sampling rules leave no token to go on with {where}: {_RULES}"
+            )
+        else:
+            error = EngineError(
+                "nan_logits", f"the model gave no finite logits {where}: its weights or dtype overflow here"
+            )
         return RequestStep(sequence.request_id, (), None, "error", None, error)
 
-    def _check(self, request_id: str, prompt_token_ids: Tokens[int]) -> None:
+    def _check(self, request_id: str, prompt_token_ids: Tokens[int], params: SamplingParams) -> None:
         if request_id in self._live:
             raise EngineError("duplicate_request", f"a request {request_id!r} is running already")
         if not prompt_token_ids:
@@ -175,7 +205,7 @@ class EngineCore:
             raise EngineError(
                 "invalid_prompt", f"token ids of this model go from 0 to {self._model.config.vocab_size - 1}", "prompt"
             )
-        if length >= self.max_model_len:
+        if length > self.max_model_len - (params.max_tokens != 0):
             raise EngineError(
                 "context_length_exceeded",
                 f"the prompt has {length} tokens and leaves no room for output: the limit is {self.max_model_len} "
@@ -201,21 +231,23 @@ def _num_prompt_tokens(chunk: Chunk) -> int:
     return max(min(chunk.start + chunk.num_tokens, chunk.sequence.num_prompt) - chunk.start, 0)
 
 
-def _sample(logits: torch.Tensor, sequences: list[Sequence]) -> list[int]:
-    settings = [
-        (one.params.temperature, max(one.params.top_k, 0), one.params.top_p, one.params.min_p) for one in sequences
+def _score(logits: torch.Tensor, chunks: list[Chunk]) -> None:
+    """Log-probabilities of the prompt tokens that this step has computed the logits for; rows in order of chunks."""
+    owners = [(chunk.sequence, position) for chunk in chunks for position in chunk.scored]
+    tokens = [
+        ScoredToken(row, sequence.token_ids[position + 1], sequence.params.prompt_logprobs or 0)
+        for row, (sequence, position) in enumerate(owners)
     ]
-    keys = [(one.seed, one.choice, len(one.token_ids)) for one in sequences]
-    tokens: list[int] = sample(logits, torch.tensor(settings, dtype=torch.float32), torch.tensor(keys)).tolist()
-    return tokens
+    for (sequence, _), logprobs in zip(owners, score_tokens(logits, tokens), strict=True):
+        if sequence.scores is not None:
+            sequence.scores.append(logprobs)
 
 
-def _logprobs_of(
-    logprobs: TopLogprobs, row: int, token: int, count: int | None
-) -> tuple[tuple[TokenLogprob, ...], ...] | None:
-    if count is None:
-        return None
-    value, rank = logprobs.at(row, token)
-    top = logprobs.top(row, count) if count else []
-    ranked = (TokenLogprob(one, logprob, place) for place, (one, logprob) in enumerate(top, 1))
-    return ((TokenLogprob(token, value, rank), *ranked),)
+def _handed_out(sequence: Sequence) -> PromptLogprobs | None:
+    """The prompt's log-probabilities, once."""
+    scores, sequence.scores = sequence.scores, None
+    return None if scores is None else tuple(scores)
+
+
+def _has_nan(scores: PromptLogprobs | None) -> bool:
+    return scores is not None and any(math.isnan(token[0].logprob) for token in scores)

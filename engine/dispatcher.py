@@ -20,6 +20,7 @@ from streamrunner.engine.output import OutputProcessor
 
 if TYPE_CHECKING:
     from streamrunner.engine.call import Call
+    from streamrunner.engine.constraints import Constraints
     from streamrunner.engine.live_request import LiveRequest
     from streamrunner.engine.output import OutputDelta
     from streamrunner.engine.params import SamplingParams
@@ -86,7 +87,14 @@ class Dispatcher:
         self.check_running()
         self._calls.add(call)
 
-    def submit(self, call: Call, request: LiveRequest, prompt_token_ids: list[int], params: SamplingParams) -> None:
+    def submit(
+        self,
+        call: Call,
+        request: LiveRequest,
+        prompt_token_ids: list[int],
+        params: SamplingParams,
+        constraints: Constraints | None = None,
+    ) -> None:
         """Send a request to the engine, choice by choice. Raises EngineError like check_running."""
         self.check_running()
         call.add(request)
@@ -94,7 +102,7 @@ class Dispatcher:
             sequence_id = request.sequence_id(choice)
             self._processor.add(sequence_id, params)
             self._owners[sequence_id] = _Owner(call, request, choice)
-            self._loop.add(EngineRequest(sequence_id, prompt_token_ids, params, choice))
+            self._loop.add(EngineRequest(sequence_id, prompt_token_ids, params, choice, (), constraints))
 
     def abort(self, request_id: str) -> None:
         """End a request with what it has; unknown and finished ones are no error."""
@@ -137,19 +145,20 @@ class Dispatcher:
         processed = self._processor.process(step)
         for sequence_id in processed.aborts:
             self._loop.abort(sequence_id)
-        self._note_cached(step)
+        self._note_prompts(step)
         for delta in processed.deltas:
             owner = self._owners.get(delta.request_id)
             if owner is not None:
                 self._take_delta(owner, delta)
 
-    def _note_cached(self, step: StepOutput) -> None:
+    def _note_prompts(self, step: StepOutput) -> None:
         """The other choices of a prompt find what the first one computes: only that one tells about the call before."""
         for one in step.outputs:
-            if one.num_cached_tokens is not None:
-                owner = self._owners.get(one.request_id)
-                if owner is not None and owner.choice == 0:
-                    owner.request.num_cached_tokens = one.num_cached_tokens
+            if one.num_cached_tokens is None and one.prompt_logprobs is None:
+                continue
+            owner = self._owners.get(one.request_id)
+            if owner is not None and owner.choice == 0:
+                owner.request.take_prompt(one, self._token_texts.__getitem__)
 
     def _take_delta(self, owner: _Owner, delta: OutputDelta) -> None:
         call, request, choice = owner

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from streamrunner.engine.constraints import compile_constraints
 from streamrunner.engine.errors import EngineError
 from streamrunner.engine.live_request import LiveRequest
 from streamrunner.engine.params import SamplingParams
@@ -110,13 +111,14 @@ class Feeder:
         try:
             params = self._seeded(index, params)
             prepared = prepare_prompt(prompt, self._tokenizer, self._options.chat_options)
+            constraints = compile_constraints(params, self._tokenizer)
         except EngineError as error:
             self._refuse(LiveRequest(request_id, index, _shown(prompt), getattr(params, "n", 1)), error)
             return
         request = LiveRequest(request_id, index, prepared, params.n)
         with self._dispatcher.lock:
             if not self._call.closed:
-                self._dispatcher.submit(self._call, request, prepared.token_ids, params)
+                self._dispatcher.submit(self._call, request, prepared.token_ids, params, constraints)
 
     def _seeded(self, index: int, params: Any) -> SamplingParams:
         if not isinstance(params, SamplingParams):

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from streamrunner.engine.errors import EngineError
     from streamrunner.engine.output import OutputDelta
     from streamrunner.engine.prompt import PreparedPrompt
+    from streamrunner.engine.step import RequestStep, TokenLogprob
 
 
 @dataclass(slots=True)
@@ -52,9 +53,7 @@ class LiveChoice:
         self.logprobs = [] if self.logprobs is None else self.logprobs
         for token in delta.logprobs or ():
             self.cumulative_logprob = (self.cumulative_logprob or 0.0) + token[0].logprob
-            self.logprobs.append(
-                {one.token_id: Logprob(one.logprob, one.rank, token_text(one.token_id)) for one in token}
-            )
+            self.logprobs.append(by_token(token, token_text))
 
     def snapshot(self) -> CompletionOutput:
         """All so far, and what is new since the last snapshot."""
@@ -74,10 +73,25 @@ class LiveChoice:
         )
 
 
+def by_token(token: tuple[TokenLogprob, ...], token_text: Callable[[int], str]) -> dict[int, Logprob]:
+    """Log-probabilities at one place as callers get them."""
+    return {one.token_id: Logprob(one.logprob, one.rank, token_text(one.token_id)) for one in token}
+
+
 class LiveRequest:
     """One prompt and its choices. `is_queued`: its reader has been told that there is something new."""
 
-    __slots__ = ("_metrics", "_prompt", "choices", "error", "index", "is_queued", "num_cached_tokens", "request_id")
+    __slots__ = (
+        "_metrics",
+        "_prompt",
+        "choices",
+        "error",
+        "index",
+        "is_queued",
+        "num_cached_tokens",
+        "prompt_logprobs",
+        "request_id",
+    )
 
     def __init__(self, request_id: str, index: int, prompt: PreparedPrompt, num_choices: int) -> None:
         self.request_id = request_id
@@ -86,6 +100,7 @@ class LiveRequest:
         self.error: EngineError | None = None
         self.is_queued = False
         self.num_cached_tokens: int | None = None
+        self.prompt_logprobs: list[dict[int, Logprob] | None] | None = None
         self._prompt = prompt
         self._metrics = RequestMetrics(arrival_time=time.time())
 
@@ -105,6 +120,13 @@ class LiveRequest:
             self._metrics = replace(self._metrics, first_token_time=time.time())
         if delta.finish_reason is not None:
             self._stamp_end()
+
+    def take_prompt(self, step: RequestStep, token_text: Callable[[int], str]) -> None:
+        """What a step says of the prompt."""
+        if step.num_cached_tokens is not None:
+            self.num_cached_tokens = step.num_cached_tokens
+        if step.prompt_logprobs is not None:
+            self.prompt_logprobs = [None, *(by_token(token, token_text) for token in step.prompt_logprobs)]
 
     def end(self, finish_reason: str, error: EngineError | None = None) -> None:
         """End whatever still runs."""
@@ -129,6 +151,7 @@ class LiveRequest:
             outputs=[choice.snapshot() for choice in self.choices],
             finished=self.finished,
             metrics=self._metrics,
+            prompt_logprobs=self.prompt_logprobs,
             num_cached_tokens=self.num_cached_tokens,
             error=self.error,
         )

@@ -18,6 +18,7 @@ from streamrunner.engine.errors import EngineError
 from streamrunner.engine.step import RequestStep, StepOutput
 
 if TYPE_CHECKING:
+    from streamrunner.engine.constraints import Constraints
     from streamrunner.engine.core import EngineCore
     from streamrunner.engine.params import SamplingParams
 
@@ -33,6 +34,7 @@ class EngineRequest:
     params: SamplingParams
     choice: int = 0
     generated: tuple[int, ...] = ()
+    constraints: Constraints | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,8 +108,9 @@ class EngineLoop:
             return None
         try:
             self._core.add_request(
-                item.request_id, item.prompt_token_ids, item.params, choice=item.choice, generated=item.generated
-            )
+                item.request_id, item.prompt_token_ids, item.params,
+                choice=item.choice, generated=item.generated, constraints=item.constraints,
+            )  # fmt: skip
         except EngineError as error:
             return RequestStep(item.request_id, (), None, "error", None, error)
         return None

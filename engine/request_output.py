@@ -56,7 +56,8 @@ class RequestOutput:
     """One prompt with its choices, in the order of their index. It does not change once it was handed out.
 
     index: the prompt's place in its call, whatever the order of results. prompt: text, rendered where it was a chat;
-    None if it came as token ids. num_cached_tokens: prompt tokens that were not computed, found in the prefix cache.
+    None if it came as token ids. prompt_logprobs: where asked for, by token id for each prompt token, the token itself
+    first; None for the first token. num_cached_tokens: prompt tokens that were not computed, found in the prefix cache.
     error: why the prompt failed; its choices then have finish_reason "error".
     """
 

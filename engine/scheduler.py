@@ -3,6 +3,9 @@
 Running sequences first, in order of arrival; what is left of the token budget goes to waiting ones, long prompts in
 chunks. When pages run out, the youngest running sequence gives its pages back and is recomputed later (same tokens,
 same noise, so the same output). No phases: a decode is a sequence with one pending token.
+
+A prompt whose own log-probabilities are wanted needs the logits of all its tokens: it is computed without prefix reuse,
+and few rows at a time, since a row of logits is large.
 """
 
 from __future__ import annotations
@@ -15,6 +18,10 @@ if TYPE_CHECKING:
     from streamrunner.engine.sequence import Sequence
 
 
+# Rows of logits for prompts in one step: at a vocabulary of 150,000, 75 MB in float32.
+_SCORED_ROWS = 128
+
+
 class Chunk(NamedTuple):
     """Tokens [start, start + num_tokens) of a sequence, to be computed in this step."""
 
@@ -24,8 +31,21 @@ class Chunk(NamedTuple):
 
     @property
     def samples(self) -> bool:
-        """Whether the chunk ends with the last known token, so that the next one can be sampled."""
+        """Whether the chunk ends with the last known token, so that the next one can be sampled, and is wanted."""
+        return self.completes and not self.sequence.is_full
+
+    @property
+    def completes(self) -> bool:
+        """Whether the chunk ends with the last known token."""
         return self.start + self.num_tokens == len(self.sequence.token_ids)
+
+    @property
+    def scored(self) -> range:
+        """Positions whose logits say how likely the prompt token behind them was, as far as that is wanted."""
+        sequence = self.sequence
+        if sequence.scores is None:
+            return range(0)
+        return range(max(self.start, len(sequence.scores)), min(self.start + self.num_tokens, sequence.num_prompt - 1))
 
 
 class Scheduler:
@@ -42,6 +62,7 @@ class Scheduler:
         self.waiting: deque[Sequence] = deque()
         self.running: list[Sequence] = []
         self.num_preemptions = 0
+        self._scored_rows = _SCORED_ROWS
 
     def add(self, sequence: Sequence) -> None:
         """Queue a sequence."""
@@ -58,11 +79,15 @@ class Scheduler:
     def schedule(self) -> list[Chunk]:
         """The chunks of the next step; their pages are allocated and their tokens count as computed from here on."""
         budget, before = self._budget, self.num_preemptions
+        self._scored_rows = _SCORED_ROWS
         chunks: list[Chunk] = []
         index = 0
         while index < len(self.running) and budget > 0:
             sequence = self.running[index]
-            count = min(sequence.num_pending, budget)
+            count = self._count(sequence, budget)
+            if count == 0:
+                index += 1
+                continue
             if not self._cover(sequence, count):
                 continue  # somebody was preempted, perhaps this one: look at the same place again
             chunks.append(self._advance(sequence, count))
@@ -76,8 +101,8 @@ class Scheduler:
         while self.waiting and budget > 0 and len(self.running) < self._max_num_seqs:
             sequence = self.waiting[0]
             self._reuse_prefix(sequence)
-            count = min(sequence.num_pending, budget)
-            if not self._allocate(sequence, count):
+            count = self._count(sequence, budget)
+            if count == 0 or not self._allocate(sequence, count):
                 self._release(sequence)
                 break
             self.running.append(self.waiting.popleft())
@@ -85,9 +110,15 @@ class Scheduler:
             budget -= count
         return chunks
 
+    def _count(self, sequence: Sequence, budget: int) -> int:
+        """How many tokens of a sequence this step may compute."""
+        count = min(sequence.num_pending, budget)
+        return min(count, self._scored_rows) if sequence.num_unscored else count
+
     def _advance(self, sequence: Sequence, count: int) -> Chunk:
         chunk = Chunk(sequence, sequence.num_computed, count)
         sequence.num_computed += count
+        self._scored_rows -= len(chunk.scored)
         if self._prefix_caching:
             self._register(sequence, chunk.start)
         return chunk
@@ -100,7 +131,7 @@ class Scheduler:
             self._pool.register(sequence.blocks[index], hashes[index])
 
     def _reuse_prefix(self, sequence: Sequence) -> None:
-        if not self._prefix_caching or sequence.blocks:
+        if not self._prefix_caching or sequence.blocks or sequence.num_unscored:
             return
         hashes = sequence.full_block_hashes(self._block_size)
         # The last token is always computed: its logits are what is wanted.

@@ -23,6 +23,8 @@ class RequestStep(NamedTuple):
     logprobs: per token, the sampled one first, then the likeliest. finish_reason: stop, length, abort, error or None.
     stop_reason: the stop token id that matched; None for end-of-text. The last token is part of token_ids.
     num_cached_tokens: with a sequence's first token, how many of its prompt were found in the prefix cache.
+    prompt_logprobs: with its first token (or its end, if it gets none), where wanted: for every prompt token but the
+    first, that token, then the likeliest ones.
     """
 
     request_id: str
@@ -32,6 +34,7 @@ class RequestStep(NamedTuple):
     stop_reason: int | None
     error: EngineError | None
     num_cached_tokens: int | None = None
+    prompt_logprobs: tuple[tuple[TokenLogprob, ...], ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)

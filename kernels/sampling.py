@@ -154,22 +154,3 @@ def sample(logits: Tensor, settings: Tensor, keys: Tensor) -> Tensor:
 def _(logits: Tensor, settings: Tensor, keys: Tensor) -> Tensor:
     del settings
     return keys.new_empty((logits.shape[0],))
-
-
-class TopLogprobs:
-    """Log-probabilities and ranks for some rows of logits, without a [rows, vocab] copy of them all."""
-
-    def __init__(self, logits: Tensor) -> None:
-        """logits: [R, V] float32, before temperature."""
-        self._logits = logits
-        self._normalizer = torch.logsumexp(logits, dim=-1)
-
-    def at(self, row: int, token: int) -> tuple[float, int]:
-        """Log-probability of a token and its rank (1 is the likeliest)."""
-        value = self._logits[row, token]
-        return float(value - self._normalizer[row]), int((self._logits[row] > value).sum()) + 1
-
-    def top(self, row: int, count: int) -> list[tuple[int, float]]:
-        """The `count` likeliest tokens and their log-probabilities, likeliest first."""
-        values, tokens = torch.topk(self._logits[row], count)
-        return list(zip(tokens.tolist(), (values - self._normalizer[row]).tolist(), strict=True))

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from streamrunner.sinks.wire import StepDelta
 
 if TYPE_CHECKING:
+    from streamrunner.engine.constraints import Constraints
     from streamrunner.engine.output import OutputDelta
     from streamrunner.engine.params import SamplingParams
     from streamrunner.engine.step import TokenLogprob
@@ -50,11 +51,19 @@ class RowRun:
     params: SamplingParams
     choices: list[ChoiceRun]
     first_n: int | None = None
+    constraints: Constraints | None = None
+    prompt_logprobs: tuple[tuple[TokenLogprob, ...], ...] | None = None
 
     @property
     def finished(self) -> bool:
-        """Whether every choice has ended."""
-        return all(choice.finish_reason for choice in self.choices)
+        """Whether every choice has ended and the prompt is scored, if that is wanted."""
+        return all(choice.finish_reason for choice in self.choices) and not self.needs_scores
+
+    @property
+    def needs_scores(self) -> bool:
+        """Whether the prompt's log-probabilities are wanted and not there. They are not in the log: a row that goes on
+        computes its prompt anew anyway."""
+        return self.params.prompt_logprobs is not None and self.prompt_logprobs is None
 
     def delta(self, choice: int, delta: OutputDelta, at: int) -> StepDelta:
         """The step record of one output delta that begins at token `at`."""

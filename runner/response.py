@@ -40,7 +40,7 @@ def completed_payload(job: JobContext, run: RowRun, token_text: TokenText) -> Co
     }
     is_chat = run.row.kind == "chat"
     make = _chat_choice if is_chat else _text_choice
-    body = {
+    body: dict[str, Any] = {
         "id": f"{'chatcmpl' if is_chat else 'cmpl'}-{_ulid(job.job_id)}-{run.row.index}",
         "object": "chat.completion" if is_chat else "text_completion",
         "created": job.created_s,
@@ -48,6 +48,11 @@ def completed_payload(job: JobContext, run: RowRun, token_text: TokenText) -> Co
         "choices": [make(index, choice, token_text) for index, choice in enumerate(run.choices)],
         "usage": usage,
     }
+    if run.prompt_logprobs is not None:
+        scores = _prompt_logprobs(run.prompt_logprobs, token_text)
+        # Where vLLM's server puts them: once for a chat, in every choice of a completion.
+        for place in [body] if is_chat else body["choices"]:
+            place["prompt_logprobs"] = scores
     return Completed(_encode(body), usage)
 
 
@@ -126,6 +131,15 @@ def _text_logprobs(choice: ChoiceRun, token_text: TokenText) -> dict[str, Any]:
         ],
         "text_offset": offsets,
     }
+
+
+def _prompt_logprobs(scores: tuple[tuple[TokenLogprob, ...], ...], token_text: TokenText) -> list[Any]:
+    """By token id for every prompt token, null for the first."""
+    return [None, *({str(one.token_id): _prompt_logprob(one, token_text) for one in token} for token in scores)]
+
+
+def _prompt_logprob(one: TokenLogprob, token_text: TokenText) -> dict[str, Any]:
+    return {"logprob": _finite(one.logprob), "rank": one.rank, "decoded_token": token_text(one.token_id)}
 
 
 def _finite(logprob: float | None) -> float:

@@ -106,6 +106,9 @@ class SamplingSpec(Section):
     """What rows do not say themselves; names, ranges and defaults are the engine's."""
 
     n: Int = 1
+    presence_penalty: Float = 0.0
+    frequency_penalty: Float = 0.0
+    repetition_penalty: Float = 1.0
     temperature: Float = 1.0
     top_p: Float = 1.0
     top_k: Int = 0
@@ -114,10 +117,14 @@ class SamplingSpec(Section):
     min_tokens: Int = 0
     stop: Annotated[tuple[str, ...], BeforeValidator(_one_or_many)] = ()
     stop_token_ids: tuple[Int, ...] = ()
+    bad_words: Annotated[tuple[str, ...], BeforeValidator(_one_or_many)] = ()
+    logit_bias: dict[int, Float] | None = None
+    allowed_token_ids: tuple[Int, ...] | None = None
     include_stop_str_in_output: Bool = False
     ignore_eos: Bool = False
     seed: Int | None = None
     logprobs: Int | None = None
+    prompt_logprobs: Int | None = None
 
     @model_validator(mode="after")
     def _check_ranges(self) -> SamplingSpec:

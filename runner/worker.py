@@ -13,6 +13,7 @@ from __future__ import annotations
 import enum
 import queue
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from streamrunner.engine.errors import EngineError
@@ -177,7 +178,10 @@ class Worker:
             self._fail(claimed, row.custom_id, row.index, error.code, error.message, param)
             return
         choices = [ChoiceRun(request_id(row.index, i, claimed.claim)) for i in range(prepared.params.n)]
-        run = RowRun(row, claimed.range, claimed.claim, 1, list(prepared.prompt_token_ids), prepared.params, choices)
+        run = RowRun(
+            row, claimed.range, claimed.claim, 1, list(prepared.prompt_token_ids), prepared.params, choices,
+            constraints=prepared.constraints,
+        )  # fmt: skip
         self._runs[row.index] = run
         for index in range(len(choices)):
             self._start_choice(run, index, claimed.durable.get(ChoiceKey(row.index, index)))
@@ -194,12 +198,24 @@ class Worker:
             self._writer.add_deltas(run, [one for one in run.whole() if one.choice == index])
         if choice.finish_reason is not None:
             self._processor.forget(choice.request_id)
+            if index == 0 and run.needs_scores:
+                self._score_prompt(run)
             return
         self._by_request[choice.request_id] = (run, index)
         self._admissions.note(run, index)
+        generated = tuple(choice.token_ids)
         self._loop.add(
-            EngineRequest(choice.request_id, run.prompt_token_ids, run.params, index, tuple(choice.token_ids))
+            EngineRequest(choice.request_id, run.prompt_token_ids, run.params, index, generated, run.constraints)
         )
+
+    def _score_prompt(self, run: RowRun) -> None:
+        """For a choice that had ended before: nothing but what the model says of the prompt."""
+        request = request_id(run.row.index, len(run.choices), run.claim)
+        params = replace(run.params, max_tokens=0, min_tokens=0)
+        run.choices[0].request_id = request
+        self._processor.add(request, params)
+        self._by_request[request] = (run, 0)
+        self._loop.add(EngineRequest(request, run.prompt_token_ids, params))
 
     def _fail(self, claimed: ClaimedRow, custom_id: str, row: int, code: str, message: str, param: str | None) -> None:
         error = {"code": code, "message": message, "param": param}
@@ -232,11 +248,17 @@ class Worker:
     def _take_step(self, step: StepOutput) -> None:
         self._meter.take(step)
         processed = self._processor.process(step)
+        self._take_scores(step)
         for stopped in processed.aborts:
             self._loop.abort(stopped)
         for delta in processed.deltas:
             if delta.request_id in self._by_request:
                 self._take_delta(delta)
+
+    def _take_scores(self, step: StepOutput) -> None:
+        for one in step.outputs:
+            if one.prompt_logprobs is not None and one.request_id in self._by_request:
+                self._by_request[one.request_id][0].prompt_logprobs = one.prompt_logprobs
 
     def _take_delta(self, delta: OutputDelta) -> None:
         run, index = self._by_request[delta.request_id]
@@ -247,7 +269,8 @@ class Worker:
             self._writer.fail(run.row.index, run.row.custom_id, run.range, run.claim, error)
             return
         at = len(choice.token_ids)
-        choice.take(delta)
+        if choice.finish_reason is None:
+            choice.take(delta)
         if delta.token_ids or delta.text:
             self._writer.add_deltas(run, [run.delta(index, delta, at)])
         if choice.finish_reason is not None:
@@ -322,8 +345,6 @@ class Worker:
 
 def with_logprobs(replayed: OutputDelta, logprobs: list[Any]) -> OutputDelta:
     """Durable tokens with the logprobs that were recorded for them."""
-    from dataclasses import replace
-
     from streamrunner.engine.step import TokenLogprob
 
     if not logprobs:

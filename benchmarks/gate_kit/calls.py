@@ -13,7 +13,7 @@ from streamrunner.kernels.gpu.fp8 import quantize_fp8
 from streamrunner.kernels.gpu.logprobs import logprobs_at
 from streamrunner.kernels.gpu.matmul import invariant_linear
 from streamrunner.kernels.gpu.norm import add_rms_norm, rms_norm
-from streamrunner.kernels.gpu.penalties import add_bias, apply_penalties
+from streamrunner.kernels.gpu.penalties import add_bias, apply_penalties, mask_tokens
 from streamrunner.kernels.gpu.rope import rope_and_cache
 from streamrunner.kernels.gpu.sampling import sample
 
@@ -160,6 +160,8 @@ def _logits(model: Model) -> Iterator[Call]:
         f"apply_penalties {model.name}", partial(apply_penalties, logits, rows, tokens, counts, _float(_MANY, 3))
     )
     yield Call(f"add_bias {model.name}", partial(add_bias, logits, rows, tokens, _float(entries)))
+    masks = _ids(_MANY, -(-model.vocab // 64))
+    yield Call(f"mask_tokens {model.name}", partial(mask_tokens, logits, _ids(_MANY), masks))
 
 
 def _products(model: Model) -> Iterator[Call]:

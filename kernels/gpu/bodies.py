@@ -18,11 +18,13 @@ BODIES: dict[str, Callable[..., Any]] = {
         fp8.fp8_linear,
         fp8.quantize_fp8,
         logprobs.logprobs_at,
+        logprobs.top_logprobs,
         matmul.invariant_linear,
         norm.add_rms_norm,
         norm.rms_norm,
         penalties.add_bias,
         penalties.apply_penalties,
+        penalties.mask_tokens,
         rope.rope_and_cache,
         sampling.sample,
     )

@@ -56,3 +56,11 @@ def logprobs_at(logits: Tensor, token_ids: Tensor) -> tuple[Tensor, Tensor]:
     constants = {"COUNT": count, "BLOCK_K": block_k, "RANK_BLOCK": max(_COMPARED // block_k, 64)}
     launch(logprobs_of_rows, (rows,), *tensors, *strides, logits.shape[1], **constants, BLOCK=_BLOCK, num_warps=8)
     return logprobs, ranks
+
+
+def top_logprobs(logits: Tensor, rows: Tensor, token_ids: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
+    """See `kernels.logprobs.top_logprobs`; which of two equal tokens comes first is torch's choice here."""
+    picked = logits[rows]
+    ids = torch.cat([token_ids[:, None], picked.topk(count, dim=1).indices], dim=1)
+    logprobs, ranks = logprobs_at(picked, ids)
+    return ids, logprobs, ranks[:, 0].clone()

@@ -191,3 +191,63 @@ def test_counters_say_what_was_computed_and_what_was_reused(core: EngineCore) ->
     second = core.step()
     assert (second.num_prompt_tokens, second.num_cached_tokens, second.num_running) == (4, 96, 2)
     assert 0 < second.kv_cache_usage < 1
+
+
+@pytest.mark.parametrize("budget", [16, 512])
+def test_prompt_log_probabilities_are_those_of_transformers(tmp_path: Path, budget: int) -> None:
+    from transformers import LlamaForCausalLM
+
+    make_model(tmp_path)
+    core = new_core(tmp_path, max_num_batched_tokens=budget, max_num_seqs=8)
+    model = LlamaForCausalLM.from_pretrained(tmp_path, dtype=torch.float32)
+    params = SamplingParams(temperature=0.0, max_tokens=2, prompt_logprobs=3, repetition_penalty=1.5)
+    given = [*prompts(), prompts()[5] + prompts()[4] * 2]
+    for again in (0, 1):  # the second time, prefix reuse would skip most of it
+        for index, prompt in enumerate(given):
+            core.add_request(f"{again}.{index}", prompt, params)
+    steps = run(core)
+    for name, found in steps.items():
+        prompt = given[int(name[2:])]
+        with torch.inference_mode():
+            expected = model(torch.tensor([prompt])).logits[0].log_softmax(-1)
+        [scores] = [one.prompt_logprobs for one in found if one.prompt_logprobs is not None]
+        assert [token[0].token_id for token in scores] == prompt[1:]
+        for row, (token, *top) in zip(expected, scores, strict=False):
+            assert token.logprob == pytest.approx(float(row[token.token_id]), abs=1e-4)
+            assert token.rank == int((row > row[token.token_id]).sum()) + 1
+            assert [one.token_id for one in top] == row.topk(3).indices.tolist()
+
+
+def test_nothing_is_sampled_for_a_request_that_only_scores(core: EngineCore) -> None:
+    params = SamplingParams(max_tokens=0, prompt_logprobs=0)
+    core.add_request("one", [7], params)
+    core.add_request("all", list(range(6, 97)) * 2 + [8] * 74, params)  # it fills the context to the last token
+    core.add_request("second choice", [7, 8, 9], params, choice=1)
+    steps = run(core)
+    assert steps["one"][0][1:5] == ((), None, "length", None)
+    assert steps["one"][0].prompt_logprobs == ()
+    [scored] = steps["all"]
+    assert (scored.token_ids, scored.finish_reason, len(scored.prompt_logprobs or ())) == ((), "length", 255)
+    assert steps["second choice"][0].prompt_logprobs is None
+    core._pool.check()
+
+
+def test_rules_that_leave_no_token_fail_their_row_alone(core: EngineCore) -> None:
+    core.add_request("stuck", [7, 8], SamplingParams(allowed_token_ids=(9,), stop_token_ids=(9,), min_tokens=1))
+    core.add_request("fine", [7, 8], SamplingParams(max_tokens=3, ignore_eos=True))
+    steps = run(core)
+    [failed] = steps["stuck"]
+    assert failed.error is not None
+    assert (failed.finish_reason, failed.error.code) == ("error", "no_token_allowed")
+    assert sum(len(one.token_ids) for one in steps["fine"]) == 3
+
+
+def test_log_probabilities_are_the_models_own_whatever_the_rules(core: EngineCore) -> None:
+    plain = {"temperature": 0.0, "max_tokens": 1, "logprobs": 2}
+    core.add_request("plain", [7, 8], SamplingParams(**plain))
+    core.add_request("ruled", [7, 8], SamplingParams(**plain, logit_bias={50: 100.0}))
+    steps = run(core)
+    [[*plain_logprobs]], [[*ruled_logprobs]] = (steps[name][0].logprobs or () for name in ("plain", "ruled"))
+    assert ruled_logprobs[0].token_id == 50
+    assert ruled_logprobs[0].rank > 1
+    assert ruled_logprobs[1:] == plain_logprobs[1:]

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from streamrunner.engine.config import EngineConfig
+from streamrunner.engine.constraints import Constraints
 from streamrunner.engine.core import EngineCore
 from streamrunner.engine.params import SamplingParams
 from streamrunner.engine.weights import load_model
@@ -17,7 +18,12 @@ if TYPE_CHECKING:
 
 NUM = 12
 PARAMS = {"temperature": 0.9, "top_p": 0.95, "max_tokens": 40, "ignore_eos": True, "logprobs": 0, "seed": 11}
-Result = tuple[list[int], list[float]]
+RULES = {
+    "presence_penalty": 0.5, "frequency_penalty": 0.2, "repetition_penalty": 1.3, "logit_bias": {3: 4.0, 7: -100.0},
+    "min_tokens": 5, "stop_token_ids": (9,),
+}  # fmt: skip
+WORDS = Constraints(bad_words=((11,), (3, 3), (12, 13, 14)))
+Result = tuple[list[int], list[float], list[float]]
 
 
 @pytest.fixture(scope="module", params=["float32", "bfloat16"])
@@ -54,15 +60,21 @@ def prompt(index: int) -> list[int]:
 
 
 def run(core: EngineCore, order: list[int], generated: dict[int, list[int]] | None = None) -> dict[int, Result]:
-    found: dict[int, Result] = {index: ([], []) for index in order}
+    found: dict[int, Result] = {index: ([], [], []) for index in order}
     for index in order:
         before = (generated or {}).get(index, [])
-        core.add_request(str(index), prompt(index), SamplingParams(**PARAMS), choice=index, generated=before)
+        has_rules = index % 2 == 0
+        settings = {**PARAMS, **(RULES if has_rules else {}), "prompt_logprobs": 2 if index % 3 == 0 else None}
+        core.add_request(
+            str(index), prompt(index), SamplingParams(**{**settings, "seed": index}),
+            generated=before, constraints=WORDS if has_rules else None,
+        )  # fmt: skip
     while core.has_unfinished():
         for one in core.step().outputs:
-            tokens, logprobs = found[int(one.request_id)]
+            tokens, logprobs, scores = found[int(one.request_id)]
             tokens.extend(one.token_ids)
             logprobs.extend(token[0].logprob for token in one.logprobs or ())
+            scores.extend(entry.logprob for token in one.prompt_logprobs or () for entry in token)
     core._pool.check()
     return found
 
@@ -93,7 +105,8 @@ def test_under_forced_preemption(model: DecoderModel, expected: dict[int, Result
 
 @pytest.mark.parametrize("cut", [1, 17, 39])
 def test_continued_from_given_tokens(model: DecoderModel, expected: dict[int, Result], cut: int) -> None:
-    generated = {index: tokens[:cut] for index, (tokens, _) in expected.items()}
-    rest = run(new_core(model), list(range(NUM)), generated)
-    for index, (tokens, logprobs) in expected.items():
-        assert rest[index] == (tokens[cut:], logprobs[cut:])
+    generated = {index: tokens[:cut] for index, (tokens, *_) in expected.items() if len(tokens) > cut}
+    rest = run(new_core(model), list(generated), generated)
+    for index in generated:
+        tokens, logprobs, scores = expected[index]
+        assert rest[index] == (tokens[cut:], logprobs[cut:], scores)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from streamrunner.kernels.logprobs import logprobs_at
-from streamrunner.kernels.penalties import add_bias, apply_penalties
+from streamrunner.kernels.logprobs import logprobs_at, top_logprobs
+from streamrunner.kernels.penalties import add_bias, apply_penalties, mask_tokens
 
 Tensor = torch.Tensor
 
@@ -58,6 +58,44 @@ def test_a_bias_is_added_and_minus_infinity_forbids() -> None:
     assert not logits[:, 290:].any()
 
 
+@pytest.mark.parametrize(("rows", "size", "count"), [(1, 7, 7), (3, 1500, 5), (2, 9001, 20), (4, 33, 0)])
+def test_the_likeliest_tokens_against_float64(rows: int, size: int, count: int) -> None:
+    logits = random(rows, size) * 5
+    picked = torch.arange(rows).flip(0)
+    tokens = torch.randint(0, size, (rows,), generator=torch.Generator().manual_seed(2))
+    ids, logprobs, ranks = top_logprobs(logits, picked, tokens, count)
+    wide = logits.double().log_softmax(1)[picked]
+    top = wide.topk(count, dim=1)
+    assert torch.equal(ids, torch.cat([tokens[:, None], top.indices], 1))
+    expected = torch.cat([wide.gather(1, tokens[:, None]), top.values], 1)
+    torch.testing.assert_close(logprobs.double(), expected, atol=5e-6, rtol=2e-6)
+    assert torch.equal(ranks, (wide > wide.gather(1, tokens[:, None])).sum(1) + 1)
+
+
+def test_forbidden_tokens_fill_the_last_places() -> None:
+    logits = torch.full((1, 6), float("-inf"))
+    logits[0, 4] = 2.0
+    ids, logprobs, ranks = top_logprobs(logits, torch.tensor([0]), torch.tensor([1]), 3)
+    assert (ids[0, 0], ids[0, 1], ranks.tolist()) == (1, 4, [2])
+    assert len(set(ids[0, 1:].tolist())) == 3
+    assert logprobs[0, 1] == 0
+    assert logprobs[0, [0, 2, 3]].tolist() == [float("-inf")] * 3
+
+
+def test_a_mask_forbids_what_has_no_bit_and_hides_no_nan() -> None:
+    logits, before = random(3, 150), random(3, 150)
+    logits[0, 5] = before[0, 5] = float("nan")
+    words = [[(1 << 3) | (1 << 62), -1], [0, 0]]
+    mask_tokens(logits, torch.tensor([2, 0]), torch.tensor(words))
+    allowed = torch.zeros(150, dtype=torch.bool)
+    allowed[[3, 62, *range(64, 128)]] = True
+    assert torch.equal(logits[1], before[1])
+    assert torch.equal(logits[2, allowed], before[2, allowed])
+    assert (logits[2, ~allowed] == float("-inf")).all()
+    assert torch.isnan(logits[0]).nonzero().flatten().tolist() == [5]
+    assert logits[0].isneginf().sum() == 149
+
+
 def test_nothing_to_do_is_no_error() -> None:
     logits, none = random(2, 5), torch.zeros(0, dtype=torch.int64)
     before = logits.clone()
@@ -65,6 +103,9 @@ def test_nothing_to_do_is_no_error() -> None:
     add_bias(logits, none, none, torch.zeros(0))
     assert torch.equal(logits, before)
     assert logprobs_at(logits[:0], none.view(0, 3))[0].shape == (0, 3)
+    assert top_logprobs(logits, none, none, 2)[1].shape == (0, 3)
+    mask_tokens(logits, none, none.view(0, 1))
+    assert torch.equal(logits, before)
 
 
 def test_opcheck() -> None:
@@ -72,3 +113,5 @@ def test_opcheck() -> None:
     torch.library.opcheck(logprobs_at, (logits, torch.tensor([[1, 2], [3, 4]])))
     torch.library.opcheck(apply_penalties, (logits, rows, tokens, torch.tensor([1, 0]), torch.ones(2, 3)))
     torch.library.opcheck(add_bias, (logits, rows, tokens, torch.ones(2)))
+    torch.library.opcheck(mask_tokens, (logits, torch.tensor([1]), torch.tensor([[0b1010]])))
+    torch.library.opcheck(top_logprobs, (logits, rows, tokens, 3))

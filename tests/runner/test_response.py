@@ -83,6 +83,21 @@ def test_openai_parses_a_completion_result(logprobs: bool) -> None:
         assert found.text_offset == [0, 4]
 
 
+@pytest.mark.parametrize("kind", ["chat", "completion"])
+def test_prompt_log_probabilities_stand_where_vllms_server_puts_them(kind: str) -> None:
+    scored = run(kind)
+    scored.prompt_logprobs = ((TokenLogprob(2, -1.5, 3), TokenLogprob(9, -0.1, 1)), (TokenLogprob(3, -0.5, 1),))
+    parsed = json.loads(completed_payload(JOB, scored, text_of).payload)
+    places = [parsed] if kind == "chat" else parsed["choices"]
+    for place in places:
+        first, second, third = place["prompt_logprobs"]
+        assert first is None
+        assert second["2"] == {"logprob": -1.5, "rank": 3, "decoded_token": "<2>"}
+        assert list(second) == ["2", "9"]
+        assert third == {"3": {"logprob": -0.5, "rank": 1, "decoded_token": "<3>"}}
+    (ChatCompletion if kind == "chat" else Completion).model_validate(parsed)
+
+
 _LOGPROBS = st.floats(max_value=0.0, allow_nan=False) | st.just(float("nan"))
 _TOKENS = st.lists(st.builds(TokenLogprob, st.integers(0, 10**6), _LOGPROBS, st.integers(1, 10**6)), min_size=1)
 _CHOICES = st.builds(

@@ -8,6 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from streamrunner.engine.errors import EngineError
+from streamrunner.engine.params import SamplingParams
 from streamrunner.runner.request import row_params
 from streamrunner.runner.rows import MAX_CUSTOM_ID, MAX_LINE_BYTES, Row, RowError, parse_row
 from streamrunner.runner.spec import JobSpec
@@ -110,6 +111,9 @@ def test_the_format_decides_what_a_line_is() -> None:
         (batch({"messages": HELLO, "logprobs": 1}), "invalid_parameter", "true or false"),
         (batch({"messages": [{"role": "assistant", "content": 5, "tool_calls": [{}]}]}), "invalid_messages", "content"),
         (batch({"messages": HELLO, "top_logprobs": 5}), "invalid_parameter", "logprobs: true"),
+        (batch({"messages": HELLO, "frequency_penalty": "high"}), "invalid_parameter", "must be a number"),
+        (batch({"messages": HELLO, "logit_bias": {"a": 1}}), "invalid_parameter", "token ids and numbers"),
+        (batch({"messages": HELLO, "bad_words": [1]}), "invalid_parameter", "bad_words"),
         (batch({"messages": HELLO, "stream": True}), "unsupported_parameter", "stream"),
         (
             batch({"messages": HELLO, "response_format": {"type": "json_object"}}),
@@ -134,10 +138,24 @@ def test_defaults_and_harmless_parameters_pass() -> None:
         "messages": HELLO,
         "stream": False,
         "user": "u",
-        "frequency_penalty": 0,
+        "frequency_penalty": None,
         "response_format": {"type": "text"},
     }
     assert row(batch(body)).overrides == {}
+
+
+def test_sampling_of_openai_and_vllm_reaches_the_engine() -> None:
+    body = {
+        "messages": HELLO, "max_completion_tokens": 9, "presence_penalty": 1, "frequency_penalty": 0.5,
+        "repetition_penalty": 1.2, "logit_bias": {"5": -100}, "bad_words": "x", "allowed_token_ids": [1, 5],
+        "min_tokens": 2, "logprobs": True, "top_logprobs": 3, "prompt_logprobs": 1, "stop": "\n", "seed": 3, "n": 2,
+    }  # fmt: skip
+    params = SamplingParams(**row(batch(body)).overrides)
+    assert params == SamplingParams(
+        max_tokens=9, presence_penalty=1, frequency_penalty=0.5, repetition_penalty=1.2, logit_bias={5: -100.0},
+        bad_words=("x",), allowed_token_ids=(1, 5), min_tokens=2, logprobs=3, prompt_logprobs=1, stop=("\n",), seed=3,
+        n=2,
+    )  # fmt: skip
 
 
 def test_content_parts_and_tools_reach_the_template() -> None:

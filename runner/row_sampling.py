@@ -1,0 +1,127 @@
+"""How a row is to be sampled: OpenAI's and vLLM's parameters under the engine's names, which checks their ranges."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal, TypeGuard
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    Check = tuple[Callable[[Any], bool], str]
+
+# OpenAI's parameters that say nothing about the output.
+_HARMLESS = frozenset({"model", "user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key"})
+_ELSEWHERE = frozenset({"messages", "prompt", "tools", "logprobs", "top_logprobs"})
+# Parameters that are fine as long as they ask for what happens anyway.
+_DEFAULTS: dict[str, tuple[Any, ...]] = {
+    "stream": (False, None),
+    "response_format": ({"type": "text"}, None),
+    "echo": (False, None),
+    "best_of": (1, None),
+    "suffix": (None,),
+    "tool_choice": ("auto", None),
+    "parallel_tool_calls": (True, None),
+}
+
+
+class BadRow(Exception):
+    """Why a row cannot run: a code, a message, and the parameter at fault."""
+
+    def __init__(self, code: str, message: str, param: str | None = None) -> None:
+        super().__init__(message)
+        self.code, self.message, self.param = code, message, param
+
+
+def sampling_overrides(kind: Literal["chat", "completion"], body: dict[str, Any]) -> dict[str, Any]:
+    """Settings of a request body, as arguments of SamplingParams. Raises BadRow, naming the parameter."""
+    overrides: dict[str, Any] = {}
+    for name, value in body.items():
+        if name in _ELSEWHERE or name in _HARMLESS:
+            continue
+        if name in _CHECKS:
+            if value is not None:
+                overrides[_RENAMED.get(name, name)] = _setting(name, value)
+        else:
+            _check_default(name, value)
+    logprobs = _chat_logprobs(body) if kind == "chat" else _completion_logprobs(body)
+    return overrides if logprobs is None else {**overrides, "logprobs": logprobs}
+
+
+def is_int(value: Any) -> TypeGuard[int]:
+    """Whether a JSON value is a whole number."""
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def type_name(value: Any) -> str:
+    """What JSON calls a value's type."""
+    names = {dict: "object", list: "list", str: "string", bool: "boolean", type(None): "null"}
+    return names.get(type(value), "number")
+
+
+def _setting(name: str, value: Any) -> Any:
+    value = [value] if name in _ONE_OR_MANY and isinstance(value, str) else value
+    fits, wanted = _CHECKS[name]
+    if not fits(value):
+        raise BadRow("invalid_parameter", f"`{name}` must be {wanted}, this is a {type_name(value)}", name)
+    return tuple(value) if isinstance(value, list) else value
+
+
+def _is_number(value: Any) -> bool:
+    return is_int(value) or isinstance(value, float)
+
+
+def _is_texts(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(one, str) for one in value)
+
+
+def _is_ints(value: Any) -> bool:
+    return isinstance(value, list) and all(is_int(one) for one in value)
+
+
+def _is_biases(value: Any) -> bool:
+    return isinstance(value, dict) and all(
+        token.isascii() and token.isdecimal() and _is_number(bias) for token, bias in value.items()
+    )
+
+
+_INT: Check = (is_int, "a whole number")
+_NUMBER: Check = (_is_number, "a number")
+_BOOL: Check = (lambda value: isinstance(value, bool), "true or false")
+_TEXTS: Check = (_is_texts, "a string or a list of strings")
+_INTS: Check = (_is_ints, "a list of whole numbers")
+_BIASES: Check = (_is_biases, "an object of token ids and numbers")
+
+_CHECKS: dict[str, Check] = {
+    "n": _INT, "top_k": _INT, "max_tokens": _INT, "max_completion_tokens": _INT, "min_tokens": _INT, "seed": _INT,
+    "prompt_logprobs": _INT, "temperature": _NUMBER, "top_p": _NUMBER, "min_p": _NUMBER, "presence_penalty": _NUMBER,
+    "frequency_penalty": _NUMBER, "repetition_penalty": _NUMBER, "include_stop_str_in_output": _BOOL,
+    "ignore_eos": _BOOL, "stop": _TEXTS, "bad_words": _TEXTS, "stop_token_ids": _INTS, "allowed_token_ids": _INTS,
+    "logit_bias": _BIASES,
+}  # fmt: skip
+_ONE_OR_MANY = ("stop", "bad_words")
+_RENAMED = {"max_completion_tokens": "max_tokens"}
+
+
+def _check_default(name: str, value: Any) -> None:
+    if name not in _DEFAULTS:
+        raise BadRow("unsupported_parameter", f"`{name}` is no parameter this engine knows: remove it", name)
+    if value not in _DEFAULTS[name]:
+        raise BadRow("unsupported_parameter", f"`{name}` is not supported by this engine yet: remove it", name)
+
+
+def _chat_logprobs(body: dict[str, Any]) -> int | None:
+    wanted, top = body.get("logprobs"), body.get("top_logprobs")
+    if wanted is not None and not isinstance(wanted, bool):
+        raise BadRow("invalid_parameter", "`logprobs` of a chat must be true or false", "logprobs")
+    if top is not None and (not is_int(top) or not wanted):
+        raise BadRow(
+            "invalid_parameter", "`top_logprobs` must be a whole number beside `logprobs: true`", "top_logprobs"
+        )
+    return (top or 0) if wanted else None
+
+
+def _completion_logprobs(body: dict[str, Any]) -> int | None:
+    wanted = body.get("logprobs")
+    if wanted is not None and not is_int(wanted):
+        raise BadRow("invalid_parameter", "`logprobs` of a completion must be a whole number", "logprobs")
+    return wanted
