@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from streamrunner.engine.params import SamplingParams
     from streamrunner.engine.request_output import CompletionOutput, Logprob, RequestMetrics, RequestOutput
     from streamrunner.engine.stream import AsyncOutputStream, OutputStream
+    from streamrunner.engine.structured_params import StructuredOutputsParams
 
 __all__ = [
     "LLM",
@@ -25,11 +26,13 @@ __all__ = [
     "RequestMetrics",
     "RequestOutput",
     "SamplingParams",
+    "StructuredOutputsParams",
 ]
 _MODULES = {
     "LLM": "llm",
     "EngineError": "errors",
     "SamplingParams": "params",
+    "StructuredOutputsParams": "structured_params",
     "AsyncOutputStream": "stream",
     "OutputStream": "stream",
 }

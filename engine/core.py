@@ -82,8 +82,11 @@ class EngineCore:
         room = self.max_model_len - len(prompt_token_ids)
         max_tokens = room if params.max_tokens is None else min(params.max_tokens, room)
         scores: list[Any] | None = [] if params.prompt_logprobs is not None and choice == 0 else None
+        rules = self._rules(params, constraints, prompt_token_ids, generated)
+        if rules is not None and rules.is_complete:
+            max_tokens = len(generated)
         if len(generated) >= max_tokens and scores is None:
-            self._finished_early.append(RequestStep(request_id, (), None, "length", None, None))
+            self._finished_early.append(RequestStep(request_id, (), None, _end_reason(rules), None, None))
             return
         sequence = Sequence(
             request_id=request_id,
@@ -93,7 +96,7 @@ class EngineCore:
             seed=params.seed if params.seed is not None else secrets.randbits(63),
             choice=choice,
             max_tokens=max_tokens,
-            rules=self._rules(params, constraints, prompt_token_ids, generated),
+            rules=rules,
             scores=scores,
         )
         self._live[request_id] = sequence
@@ -172,7 +175,8 @@ class EngineCore:
         if _has_nan(scores):
             return self._fail(sequence, None)
         self.abort(sequence.request_id)
-        return RequestStep(sequence.request_id, (), None, "length", None, None, sequence.num_cached, scores)
+        reason = _end_reason(sequence.rules)
+        return RequestStep(sequence.request_id, (), None, reason, None, None, sequence.num_cached, scores)
 
     def _finish(self, sequence: Sequence, token: int) -> tuple[str | None, int | None]:
         params = sequence.params
@@ -180,12 +184,16 @@ class EngineCore:
             return "stop", token
         if token in self._eos and not params.ignore_eos:
             return "stop", None
+        if sequence.rules is not None and sequence.rules.is_complete:
+            return "stop", None
         return ("length", None) if sequence.num_output >= sequence.max_tokens else (None, None)
 
     def _fail(self, sequence: Sequence, sampled: Sampled | None) -> RequestStep:
         self.abort(sequence.request_id)
         where = f"after {sequence.num_output} output tokens"
-        if sampled is not None and sampled.is_ruled_out:
+        if sequence.rules is not None and sequence.rules.fault is not None:
+            error = sequence.rules.fault
+        elif sampled is not None and sampled.is_ruled_out:
             error = EngineError(
                 "no_token_allowed", f"its sampling rules leave no token to go on with {where}: {_RULES}"
             )
@@ -225,6 +233,11 @@ class EngineCore:
                 "kv_cache_memory",
             )
         return num_blocks
+
+
+def _end_reason(rules: TokenRules | None) -> str:
+    """Of a sequence that ends without a new token."""
+    return "stop" if rules is not None and rules.is_complete else "length"
 
 
 def _num_prompt_tokens(chunk: Chunk) -> int:

@@ -8,7 +8,7 @@ class EngineError(Exception):
 
     `code` is stable: invalid_params, invalid_config, context_length_exceeded, empty_prompt, kv_cache_too_small,
     duplicate_request, nan_logits, invalid_prompt, chat_template_error, model_not_found, model_unsupported,
-    params_mismatch, engine_died, engine_closed.
+    structured_outputs_failed, params_mismatch, engine_died, engine_closed.
     """
 
     def __init__(self, code: str, message: str, param: str | None = None) -> None:

@@ -9,6 +9,7 @@ from numbers import Integral, Real
 from typing import Any
 
 from streamrunner.engine.errors import EngineError
+from streamrunner.engine.structured_params import StructuredOutputsParams
 
 MAX_LOGPROBS = 20
 # A stop list is tried at every token of every sequence.
@@ -29,7 +30,7 @@ class SamplingParams:
     max_tokens: None is the rest of the context; 0 samples nothing, for prompt_logprobs alone. logprobs: how many of the
     likeliest tokens to report beside the sampled one, by the model's own logits; 0 reports the sampled one alone, None
     nothing. prompt_logprobs: the same for each token of the prompt. stop strings end a sequence and are not part of its
-    text unless include_stop_str_in_output.
+    text unless include_stop_str_in_output. structured_outputs: the form of the text, which ends where its form does.
     """
 
     n: int = 1
@@ -52,12 +53,16 @@ class SamplingParams:
     max_tokens: int | None = 16
     logprobs: int | None = None
     prompt_logprobs: int | None = None
+    structured_outputs: StructuredOutputsParams | None = None
 
     def __post_init__(self) -> None:
         for name in ("stop", "bad_words"):
             texts: str | Sequence[str] = getattr(self, name) or ()  # one string is as welcome as a list
             object.__setattr__(self, name, (texts,) if isinstance(texts, str) else tuple(texts))
         object.__setattr__(self, "stop_token_ids", tuple(self.stop_token_ids or ()))
+        if self.structured_outputs is not None:
+            form = StructuredOutputsParams.of(self.structured_outputs)
+            object.__setattr__(self, "structured_outputs", form)
         self._check_ranges()
         self._check_lengths()
         self._check_stop()

@@ -64,6 +64,8 @@ class TokenRules:
         # A request may name any number as a stop token; one that is no token cannot be sampled anyway.
         self._enders = [token for token in enders if 0 <= token < vocab_size] if params.min_tokens else []
         self._min_tokens = params.min_tokens
+        grammar = constraints.grammar if constraints is not None else None
+        self.grammar = None if grammar is None else grammar.start(vocab_size)
         longest = max((len(word) for word in self._bad_words), default=1)
         self._tail: list[int] = []
         self._tail_length = longest - 1
@@ -74,13 +76,28 @@ class TokenRules:
         self._num_output += 1
         if self.penalties is not None:
             self.seen.add(token)
+        if self.grammar is not None:
+            self.grammar.advance(token)
         if self._tail_length:
             self._tail = [*self._tail, token][-self._tail_length :]
 
     @property
+    def is_complete(self) -> bool:
+        """Whether the text has its form and nothing can be added to it."""
+        return self.grammar is not None and self.grammar.is_complete
+
+    @property
+    def fault(self) -> EngineError | None:
+        """Why the sequence cannot go on, if it cannot."""
+        return None if self.grammar is None else self.grammar.fault
+
+    @property
     def mask(self) -> np.ndarray | None:
         """[W] int64, a bit for each token that may come; None if all may."""
-        return self.allowed
+        if self.grammar is None:
+            return self.allowed
+        form = self.grammar.mask()
+        return form if self.allowed is None else form & self.allowed
 
     def changes(self) -> Mapping[int, float]:
         """What to add to single logits for the next token; minus infinity forbids one."""

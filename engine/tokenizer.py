@@ -10,6 +10,7 @@ import tokenizers
 
 from streamrunner.engine.chat_template import ChatTemplates, cut_at_mark, mark_end
 from streamrunner.engine.errors import EngineError
+from streamrunner.engine.grammar import GrammarCompiler
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -95,6 +96,15 @@ class Tokenizer:
         """A token as the vocabulary spells it; None for an id that no token has."""
         found: str | None = self._backend.id_to_token(token_id)
         return found
+
+    @cached_property
+    def grammars(self) -> GrammarCompiler:
+        """Compiles the forms that texts of this tokenizer may be bound to."""
+        return GrammarCompiler(self)
+
+    def to_json(self) -> str:
+        """The tokenizer as it is now, as tokenizer.json would say it."""
+        return str(self._backend.to_str())
 
     @property
     def decoder(self) -> Mapping[str, Any] | None:

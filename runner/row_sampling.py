@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Literal, TypeGuard
 
+from streamrunner.engine.errors import EngineError
+from streamrunner.engine.structured_params import StructuredOutputsParams
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -11,11 +14,13 @@ if TYPE_CHECKING:
 
 # OpenAI's parameters that say nothing about the output.
 _HARMLESS = frozenset({"model", "user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key"})
-_ELSEWHERE = frozenset({"messages", "prompt", "tools", "logprobs", "top_logprobs"})
+_ELSEWHERE = frozenset({"messages", "prompt", "tools", "logprobs", "top_logprobs"}) | {
+    "response_format",
+    "structured_outputs",
+}
 # Parameters that are fine as long as they ask for what happens anyway.
 _DEFAULTS: dict[str, tuple[Any, ...]] = {
     "stream": (False, None),
-    "response_format": ({"type": "text"}, None),
     "echo": (False, None),
     "best_of": (1, None),
     "suffix": (None,),
@@ -43,6 +48,9 @@ def sampling_overrides(kind: Literal["chat", "completion"], body: dict[str, Any]
                 overrides[_RENAMED.get(name, name)] = _setting(name, value)
         else:
             _check_default(name, value)
+    form = _form(body)
+    if form is not None:
+        overrides["structured_outputs"] = form
     logprobs = _chat_logprobs(body) if kind == "chat" else _completion_logprobs(body)
     return overrides if logprobs is None else {**overrides, "logprobs": logprobs}
 
@@ -107,6 +115,35 @@ def _check_default(name: str, value: Any) -> None:
         raise BadRow("unsupported_parameter", f"`{name}` is no parameter this engine knows: remove it", name)
     if value not in _DEFAULTS[name]:
         raise BadRow("unsupported_parameter", f"`{name}` is not supported by this engine yet: remove it", name)
+
+
+def _form(body: dict[str, Any]) -> StructuredOutputsParams | None:
+    """OpenAI's response_format or vLLM's structured_outputs."""
+    wanted, asked = _response_form(body.get("response_format")), body.get("structured_outputs")
+    if wanted is not None and asked is not None:
+        raise BadRow("invalid_parameter", "give `response_format` or `structured_outputs`, not both", "response_format")
+    name = "response_format" if asked is None else "structured_outputs"
+    try:
+        given = wanted if asked is None else asked
+        return None if given is None else StructuredOutputsParams.of(given)
+    except EngineError as error:
+        raise BadRow("invalid_parameter", error.message.replace("structured_outputs", f"`{name}`", 1), name) from error
+
+
+def _response_form(wanted: Any) -> dict[str, Any] | None:
+    kind = wanted.get("type") if isinstance(wanted, dict) else wanted
+    if kind is None or kind == "text":
+        return None
+    if kind == "json_object":
+        return {"json_object": True}
+    named = wanted.get("json_schema") if isinstance(wanted, dict) and kind == "json_schema" else None
+    if not isinstance(named, dict) or not isinstance(named.get("schema"), dict):
+        raise BadRow(
+            "invalid_parameter",
+            "`response_format` must have a `type`: text, json_object, or json_schema with `json_schema.schema`",
+            "response_format",
+        )
+    return {"json": named["schema"]}
 
 
 def _chat_logprobs(body: dict[str, Any]) -> int | None:

@@ -125,6 +125,7 @@ class SamplingSpec(Section):
     seed: Int | None = None
     logprobs: Int | None = None
     prompt_logprobs: Int | None = None
+    structured_outputs: Request | None = None
 
     @model_validator(mode="after")
     def _check_ranges(self) -> SamplingSpec:

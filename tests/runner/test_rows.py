@@ -115,10 +115,21 @@ def test_the_format_decides_what_a_line_is() -> None:
         (batch({"messages": HELLO, "logit_bias": {"a": 1}}), "invalid_parameter", "token ids and numbers"),
         (batch({"messages": HELLO, "bad_words": [1]}), "invalid_parameter", "bad_words"),
         (batch({"messages": HELLO, "stream": True}), "unsupported_parameter", "stream"),
+        (batch({"messages": HELLO, "response_format": {"type": "xml"}}), "invalid_parameter", "json_schema.schema"),
         (
-            batch({"messages": HELLO, "response_format": {"type": "json_object"}}),
-            "unsupported_parameter",
+            batch({"messages": HELLO, "response_format": {"type": "json_schema"}}),
+            "invalid_parameter",
             "response_format",
+        ),
+        (batch({"messages": HELLO, "response_format": []}), "invalid_parameter", "response_format"),
+        (batch({"messages": HELLO, "structured_outputs": {"regx": "a"}}), "invalid_parameter", "regx"),
+        (batch({"messages": HELLO, "structured_outputs": []}), "invalid_parameter", "`structured_outputs` is list"),
+        (
+            batch(
+                {"messages": HELLO, "structured_outputs": {"regex": "a"}, "response_format": {"type": "json_object"}}
+            ),
+            "invalid_parameter",
+            "not both",
         ),
         (batch({"messages": HELLO, "temprature": 1}), "unsupported_parameter", "temprature"),
         (b'{"prompt": ""}', "empty_prompt", ""),
@@ -131,6 +142,20 @@ def test_a_bad_row_says_what_is_wrong_with_it(raw: bytes, code: str, says: str) 
     found = error(raw)
     assert found.code == code
     assert says in found.message
+
+
+@pytest.mark.parametrize(
+    ("body", "name", "value"),
+    [
+        ({"response_format": {"type": "json_object"}}, "json_object", True),
+        ({"response_format": {"type": "json_schema", "json_schema": {"name": "n", "schema": {}}}}, "json", "{}"),
+        ({"structured_outputs": {"choice": ["a", "b"]}}, "choice", ("a", "b")),
+        ({"structured_outputs": {"regex": "a+"}, "response_format": {"type": "text"}}, "regex", "a+"),
+    ],
+)
+def test_the_form_of_a_text_reaches_the_engine(body: dict[str, Any], name: str, value: Any) -> None:
+    form = row_params(row(batch({"messages": HELLO, **body})), SPEC, 7).structured_outputs
+    assert getattr(form, name) == value
 
 
 def test_defaults_and_harmless_parameters_pass() -> None:

@@ -17,6 +17,7 @@ def test_a_job_with_a_seed_is_the_first_call_of_an_llm_with_it(
     bench: Any, chat_row: Callable[..., str], tiny_model: Path
 ) -> None:
     own: list[dict[str, Any]] = [{}, {"n": 3}, {"temperature": 0.0}, {"seed": 11}, {"top_p": 0.5, "max_tokens": 7}, {}]
+    own.append({"structured_outputs": {"regex": "[a-z]{4,9}"}, "n": 2})
     bench.write_rows([chat_row(number, **body) for number, body in enumerate(own)])
     bench.write_job(sampling={**SETTINGS, "seed": 5})
     assert bench.submit().returncode == 0
