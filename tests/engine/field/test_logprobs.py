@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from streamrunner.engine import LLM, RequestOutput, SamplingParams
+from streamrunner.engine import LLM, EngineError, RequestOutput, SamplingParams
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -23,7 +23,19 @@ def logprobs_of(output: RequestOutput) -> list[dict[int, dict[str, Any]]]:
 
 
 @pytest.mark.parametrize(
-    "settings", [{"top_k": 1}, {"top_p": 0.01}, {"min_p": 1.0}, {"min_tokens": 8}, {"temperature": 0.0}], ids=str
+    "settings",
+    [
+        {"top_k": 1},
+        {"top_p": 0.01},
+        {"min_p": 1.0},
+        {"min_tokens": 8},
+        {"temperature": 0.0},
+        {"allowed_token_ids": [65, 66]},
+        {"logit_bias": {65: -100.0}},
+        {"bad_words": ["A", "e"]},
+        {"prompt_logprobs": 20},
+    ],
+    ids=str,
 )
 def test_masked_tokens_leave_log_probabilities_that_json_knows(llm: LLM, settings: dict[str, Any]) -> None:
     """vllm-project/vllm#10234, sgl-project/sglang#5984: -inf, and a row that no JSON encoder would take."""
@@ -32,6 +44,15 @@ def test_masked_tokens_leave_log_probabilities_that_json_knows(llm: LLM, setting
     for output in outputs:
         assert len(logprobs_of(output)) == len(output.outputs[0].token_ids)
         json.dumps(logprobs_of(output), allow_nan=False)
+        places = [place for place in output.prompt_logprobs or () if place is not None]
+        json.dumps([[one.logprob for one in place.values()] for place in places], allow_nan=False)
+
+
+def test_how_many_prompt_logprobs_may_be_asked_for_is_said() -> None:
+    """vllm-project/vllm#24948: -1 for all was documented and refused. Here it is neither: the limit is in the error."""
+    with pytest.raises(EngineError, match="between 0 and 20") as caught:
+        SamplingParams(prompt_logprobs=-1)
+    assert caught.value.param == "prompt_logprobs"
 
 
 @pytest.fixture(scope="module", params=["float32", "bfloat16"])

@@ -70,6 +70,18 @@ def test_exactly_as_many_tokens_as_asked_for(llm: LLM, max_tokens: int) -> None:
         assert [len(choice.token_ids) for choice in output.outputs] == [max_tokens] * 3
 
 
+def test_a_prompt_can_be_scored_without_generating(llm: LLM) -> None:
+    """vllm-project/vllm#9336, #1535, ml-explore/mlx-lm#1689: `max_tokens: 0` was refused, or crashed."""
+    [output] = llm.generate("abc", SamplingParams(max_tokens=0, prompt_logprobs=1))
+    assert output.error is None
+    assert (output.outputs[0].text, output.outputs[0].token_ids) == ("", [])
+    assert output.outputs[0].finish_reason == "length"
+    assert output.prompt_logprobs is not None
+    assert output.prompt_logprobs[0] is None
+    scored = zip(output.prompt_token_ids[1:], output.prompt_logprobs[1:], strict=True)
+    assert all(place is not None and token_id in place for token_id, place in scored)
+
+
 def test_without_a_limit_a_text_may_fill_the_context(llm: LLM) -> None:
     """huggingface/lighteval#570, runpod-workers/worker-vllm#74: cut after 16 tokens."""
     params = SamplingParams(temperature=0.0, max_tokens=None, ignore_eos=True)
