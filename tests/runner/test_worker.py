@@ -16,7 +16,7 @@ import pytest
 
 from streamrunner.engine.errors import EngineError
 from streamrunner.engine.loop import EngineRequest, LoopEnd
-from streamrunner.engine.step import RequestStep, StepOutput
+from streamrunner.engine.step import RequestStep, StepOutput, TokenLogprob
 from streamrunner.engine.tokenizer import Tokenizer
 from streamrunner.runner.errors import RunnerError
 from streamrunner.runner.inputs import scan_input
@@ -321,3 +321,45 @@ def test_a_forgotten_claim_is_worked_on_all_the_same(rig: Rig) -> None:
     assert [one["range"] for one in joined["held"]] == [claimed.id]
     assert worker.run(joined) is Outcome.ENDED
     assert sorted(rig.results()) == list(range(70))
+
+
+def test_a_prompt_is_scored_also_if_its_first_choice_had_ended_before_a_kill(
+    log_server: LogServer, tokenizer: Tokenizer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    eventually: Callable[..., None],
+) -> None:  # fmt: skip
+    """The scores are in no step of the log: whoever goes on has them computed, though the choice itself is done."""
+    [ending], [going] = tokenizer.encode("x"), tokenizer.encode("a")
+    score = ((TokenLogprob(going, -0.5, 2),),)
+
+    def advance(self: SyntheticLoop, request: EngineRequest, made: int) -> RequestStep:
+        done = made + 1 >= (request.params.max_tokens or 0)
+        if done:
+            self._live.pop(request.request_id, None)
+        else:
+            self._live[request.request_id] = (request, made + 1)
+        tokens = () if request.params.max_tokens == 0 else (ending if request.choice == 0 else going,)
+        scores = score if request.choice == 0 and not made else None
+        return RequestStep(request.request_id, tokens, None, "length" if done else None, None, None, 0, scores)
+
+    monkeypatch.setattr(SyntheticLoop, "_advance", advance)
+    row = {"prompt": "aa", "n": 2, "stop": "x", "prompt_logprobs": 0, "max_tokens": 400}
+    rig = Rig(log_server, tokenizer, tmp_path, [row])
+    stop = threading.Event()
+    worker, joined, loop = rig.worker("a", stop.is_set)
+    thread, _ = in_thread(worker, joined)
+    eventually(lambda: rig.has_tokens("a"))
+    loop.go.clear()
+    stop.set()
+    thread.join(10)
+    worker.stop("SIGTERM")
+    heir, heirs, second = rig.worker("b")
+    assert heir.run(heirs) is Outcome.ENDED
+    assert sorted(
+        request.params.max_tokens for request in second.admitted if request.params.max_tokens is not None
+    ) == [0, 400]
+    [entry] = [one for one in read_log(rig.client, rig.job.keys) if one.type == "request.completed"]
+    choices = json.loads(read_payloads(rig.client, rig.job.keys, [entry])[entry.id])["choices"]
+    assert [(choice["text"], choice["finish_reason"]) for choice in choices] == [("", "stop"), ("a" * 400, "length")]
+    assert all(choice["prompt_logprobs"][1][str(going)]["logprob"] == -0.5 for choice in choices)
+    for one in rig.loops:
+        one.close()
