@@ -24,7 +24,7 @@ OFFLINE := HF_HUB_OFFLINE=1 TRANSFORMERS_OFFLINE=1 HF_HUB_DISABLE_TELEMETRY=1
 TYPING := $(CURDIR)/.typing
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check kernels bench chaos clean
+.PHONY: help setup demo test check kernels bench bench-engine chaos clean
 
 help:
 	@echo "make setup   create .venv and install everything into it"
@@ -32,7 +32,7 @@ help:
 	@echo "make test    run the tests (one file: make test ARGS=tests/test_docs.py)"
 	@echo "make check   formatting, lint, types, import contracts, tests: what CI runs"
 	@echo "make kernels compile the GPU kernels for A100, H100 and B200, without a GPU, and print what they need"
-	@echo "make bench   measure and print figures"
+	@echo "make bench   measure and print figures (make bench-engine: the engine beside others, alone)"
 	@echo "make chaos   SIGKILL running jobs KILLS=$(KILLS) times and check that nothing is lost"
 	@echo "make clean   remove build outputs and caches (keeps .venv)"
 
@@ -69,6 +69,9 @@ bench: setup
 	@for script in benchmarks/bench_*.py; do \
 		[ -e "$$script" ] || continue; \
 		echo "== $$script"; $(OFFLINE) $(BIN)/python "$$script" || exit 1; done
+
+bench-engine: setup
+	$(OFFLINE) $(BIN)/python benchmarks/bench_engine.py $(ARGS)
 
 chaos: setup
 	$(OFFLINE) $(BIN)/python benchmarks/chaos.py --kills $(KILLS) $(ARGS)

@@ -1,157 +1,124 @@
-"""Output tokens per second, ours beside transformers' static batching: `make bench`.
+"""Output tokens per second, ours beside others on the same work: `make bench-engine`.
 
-Both run the same prompts in this process, in turn, on the same threads: medians and the ratio of pairs, since a
-machine's speed drifts. Output tokens over wall time, prefill included, loading not. Greedy, a fixed number of tokens
-each.
+Every engine is a process of its own, loaded once; they run in turn, so that a machine whose speed drifts drifts for
+all. Greedy, 128 new tokens for each of 64 and of 256 requests, prefill included, loading not. Medians, and the median
+ratio of neighbours. "linear layers alone" multiplies the same rows by the same packed weights and does nothing else.
 """
 
 from __future__ import annotations
 
 import argparse
-import random
+import json
+import os
 import statistics
+import subprocess
 import sys
-import time
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import torch
-
-from streamrunner.engine.config import EngineConfig
+from engine_peers import NUM_THREADS, PEERS
 from streamrunner.engine.convert import resolve_model
-from streamrunner.engine.core import EngineCore
-from streamrunner.engine.params import SamplingParams
-from streamrunner.engine.tokenizer import Tokenizer
-from streamrunner.engine.weights import load_model, resolve_dtype
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 MODEL = "smollm2-135m-instruct"
-WORDS = [
-    "river",
-    "stone",
-    "market",
-    "teacher",
-    "garden",
-    "winter",
-    "signal",
-    "copper",
-    "engine",
-    "letter",
-    "mountain",
-    "bridge",
-    "harbor",
-    "planet",
-    "forest",
-    "music",
-    "doctor",
-    "village",
-    "window",
-    "history",
-    "science",
-    "painter",
-    "kitchen",
-    "captain",
-    "diamond",
-    "thunder",
-    "library",
-    "festival",
-    "journey",
-    "orange",
-    "silver",
-    "shadow",
-]
+BASELINE = "transformers, static batch"
+CEILING = "linear layers alone"
 
 
-def make_prompts(count: int) -> list[str]:
-    """20 to 200 common words each, the same for every engine."""
-    pick = random.Random(0)
-    start = "Summarise the following notes in one paragraph: "
-    return [start + " ".join(pick.choice(WORDS) for _ in range(pick.randint(20, 200))) for _ in range(count)]
+@dataclass
+class Peer:
+    """One engine's process and what it said."""
+
+    name: str
+    process: subprocess.Popen[str]
+    load_s: float = 0.0
+    peak_mib: float = 0.0
+    rates: list[float] = field(default_factory=list)
+
+    def read(self) -> dict[str, Any]:
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        if not line:
+            raise SystemExit(f"{self.name} ended with {self.process.wait()}")
+        found: dict[str, Any] = json.loads(line)
+        return found
+
+    def run(self) -> None:
+        """One round of the work."""
+        assert self.process.stdin is not None
+        self.process.stdin.write("run\n")
+        self.process.stdin.flush()
+        found = self.read()
+        self.rates.append(found["tokens"] / found["seconds"])
+
+    def end(self) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+        self.peak_mib = self.read()["peak_mib"]
+        self.process.wait()
 
 
-def ours(folder: Path, prompts: list[list[int]], new_tokens: int) -> Callable[[], float]:
-    """Seconds of one run of our engine; prefix reuse off, so that a second run does all the work again."""
-    config = EngineConfig(max_model_len=1024, max_num_seqs=len(prompts), enable_prefix_caching=False)
-    core = EngineCore(load_model(folder, config), config)
-    params = SamplingParams(temperature=0.0, max_tokens=new_tokens, ignore_eos=True)
-
-    def run() -> float:
-        began = time.perf_counter()
-        for index, prompt in enumerate(prompts):
-            core.add_request(str(index), prompt, params)
-        made = 0
-        while core.has_unfinished():
-            made += sum(len(one.token_ids) for one in core.step().outputs)
-        assert made == len(prompts) * new_tokens
-        return time.perf_counter() - began
-
-    return run
+def start(name: str, folder: Path, count: int, new_tokens: int) -> Peer:
+    """Load one engine."""
+    script = Path(__file__).with_name("engine_peers.py")
+    environment = {**os.environ, "OMP_NUM_THREADS": str(NUM_THREADS), "PYTHONPATH": str(script.parent)}
+    process = subprocess.Popen(
+        [sys.executable, str(script), name, str(folder), str(count), str(new_tokens)],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=environment,
+    )  # fmt: skip
+    peer = Peer(name, process)
+    peer.load_s = peer.read()["load_s"]
+    return peer
 
 
-def static_batch(folder: Path, prompts: list[list[int]], new_tokens: int) -> Callable[[], float]:
-    """Seconds of one `generate` of transformers over the whole batch, padded on the left."""
-    from transformers import AutoModelForCausalLM
+def compare(folder: Path, names: list[str], count: int, args: argparse.Namespace) -> list[Peer]:
+    """All engines on `count` requests, in turn."""
+    peers = [start(name, folder, count, args.new_tokens) for name in names]
+    for _ in range(args.rounds):
+        for peer in peers:
+            peer.run()
+    for peer in peers:
+        peer.end()
+    return peers
 
-    dtype = resolve_dtype("auto")
-    model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype)
-    model.eval()
-    longest = max(map(len, prompts))
-    ids = torch.tensor([[0] * (longest - len(prompt)) + prompt for prompt in prompts])
-    mask = torch.tensor([[0] * (longest - len(prompt)) + [1] * len(prompt) for prompt in prompts])
 
-    @torch.inference_mode()
-    def run() -> float:
-        began = time.perf_counter()
-        out = model.generate(
-            ids,
-            attention_mask=mask,
-            do_sample=False,
-            min_new_tokens=new_tokens,
-            max_new_tokens=new_tokens,
-            pad_token_id=0,
-        )
-        assert out.shape[1] == longest + new_tokens
-        return time.perf_counter() - began
+def print_table(count: int, peers: list[Peer]) -> None:
+    """One line for each engine."""
+    rates = {peer.name: peer.rates for peer in peers}
+    print(f"\n{count} requests{'':<21}{'tok/s':>8}{'range':>12}{'ratio':>8}{'of GEMM':>9}{'load s':>8}{'peak MiB':>10}")
+    for peer in peers:
+        spread = f"{min(peer.rates):.0f}-{max(peer.rates):.0f}"
+        columns = [ratio(peer.rates, rates.get(BASELINE), "8.2f"), ratio(peer.rates, rates.get(CEILING), "9.0%")]
+        median = statistics.median(peer.rates)
+        print(f"{peer.name:<32}{median:8.0f}{spread:>12}{''.join(columns)}{peer.load_s:8.1f}{peer.peak_mib:10.0f}")
 
-    return run
+
+def ratio(mine: list[float], theirs: list[float] | None, form: str) -> str:
+    """The median of the ratios of neighbouring runs."""
+    if theirs is None:
+        return " " * int(form.split(".")[0])
+    return format(statistics.median(a / b for a, b in zip(mine, theirs, strict=True)), form)
 
 
 def parse() -> argparse.Namespace:
     """Command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--requests", type=int, default=64)
-    parser.add_argument("--new-tokens", type=int, default=64, help="output tokens of each request (64)")
+    parser.add_argument("--requests", type=int, nargs="+", default=[64, 256])
+    parser.add_argument("--new-tokens", type=int, default=128, help="output tokens of each request (128)")
     parser.add_argument("--rounds", type=int, default=3, help="runs of each engine, in turn (3)")
+    parser.add_argument("--engines", nargs="+", choices=PEERS, default=list(PEERS), metavar="NAME")
     cache = Path.home() / ".local" / "share" / "streamrunner" / "cache"
     parser.add_argument("--cache-dir", type=Path, default=cache, help="where converted models are kept")
     return parser.parse_args()
 
 
 def main() -> int:
-    """Run and print the table."""
+    """Run and print the tables."""
     args = parse()
-    files = resolve_model(MODEL, args.cache_dir)
-    tokenizer = Tokenizer.load(files.path)
-    prompts = [tokenizer.encode(text, add_special_tokens=False) for text in make_prompts(args.requests)]
-    engines = {
-        "streamrunner": ours(files.path, prompts, args.new_tokens),
-        "transformers static batch": static_batch(files.path, prompts, args.new_tokens),
-    }
-    tokens = args.requests * args.new_tokens
-    print(f"{args.requests} requests, {sum(map(len, prompts))} prompt tokens, {args.new_tokens} new tokens each")
-    print(f"{resolve_dtype('auto')}, {torch.get_num_threads()} threads, {args.rounds} rounds in turn")
-    rates: dict[str, list[float]] = {name: [] for name in engines}
-    for _ in range(args.rounds):
-        for name, run in engines.items():
-            rates[name].append(tokens / run())
-    for name, values in rates.items():
-        spread = f"{min(values):.0f}-{max(values):.0f}"
-        print(f"{name:<28}{statistics.median(values):8.1f} tok/s   ({spread})")
-    mine, theirs = rates.values()
-    ratio = statistics.median(a / b for a, b in zip(mine, theirs, strict=True))
-    print(f"{'ratio':<28}{ratio:8.2f}")
+    folder = resolve_model(MODEL, args.cache_dir).path
+    print(f"{MODEL}, {args.new_tokens} new tokens each, {NUM_THREADS} threads, {args.rounds} rounds in turn")
+    for count in args.requests:
+        print_table(count, compare(folder, args.engines, count, args))
     return 0
 
 
