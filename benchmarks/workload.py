@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import random
 
-_WORDS = """
+_TEXT = """
 river stone market teacher garden winter signal copper engine letter mountain bridge harbor planet forest music
 doctor village window history science painter kitchen captain diamond thunder library festival journey orange silver
 shadow
-""".split()
+"""
+_WORDS = _TEXT.split()
 _START = "Summarise the following notes in one paragraph: "
 
 

@@ -9,9 +9,10 @@ import torch
 from numba import carray, njit
 
 from streamrunner.kernels import storage
+from streamrunner.kernels.llvm_vectors import LANES
 from streamrunner.kernels.op import cpu_op, fake_of
 from streamrunner.kernels.parallel import float_pointer, half_pointer, int_pointer, next_item, run
-from streamrunner.kernels.vectors import LANES, gelu_tanh_gate, silu_gate
+from streamrunner.kernels.row_loops import gelu_tanh_gate, silu_gate
 
 Tensor = torch.Tensor
 

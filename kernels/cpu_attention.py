@@ -23,8 +23,9 @@ from numba.extending import overload
 from streamrunner.kernels import storage
 from streamrunner.kernels.cpu_math import FAST, exp_nonpositive
 from streamrunner.kernels.parallel import byte_pointer, float_pointer, half_pointer, int_pointer, next_item
+from streamrunner.kernels.products import MAX_ROWS, add_products
+from streamrunner.kernels.row_loops import largest, to_weights
 from streamrunner.kernels.storage import rounded
-from streamrunner.kernels.vectors import MAX_ROWS, add_products, largest, to_weights
 
 # Query tokens that share one pass over the pages: K and V then come from memory once for all of them.
 TILE = 16
