@@ -11,6 +11,8 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 
 from streamrunner.kernels.llvm_vectors import (
+    FLOAT,
+    INDEX,
     LANES,
     VECTOR,
     constant,
@@ -112,3 +114,57 @@ def _sigmoid(builder: Any, x: Any) -> Any:
 
 
 silu_gate, gelu_tanh_gate = _gate(_silu), _gate(_gelu_tanh)
+
+
+@intrinsic
+def quantise(_typing: Any, source: Any, at: Any, count: Any, out: Any) -> Any:
+    """out = round(source / scale) + 128 as bytes, scale = largest absolute number / 127; returns the scale."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        data = data_of(context, builder, signature, args)
+        start, target = builder.gep(data[0], [args[1]]), builder.gep(data[3], [args[1]])
+        top, nothing = (cgutils.alloca_once_value(builder, constant(0.0)) for _ in range(2))
+        with each_vector(builder, args[2]) as index:
+            x = widened(builder, builder.gep(start, [index]), LANES)
+            size = builder.select(builder.fcmp_ordered(">=", x, constant(0.0)), x, builder.fneg(x))
+            builder.store(larger(builder, size, builder.load(top)), top)
+            # Zero times a number is zero, but not for NaN and infinity: such a row gets NaN as its scale, and fails.
+            builder.store(fma(builder, x, constant(0.0), builder.load(nothing)), nothing)
+        highest = largest_lane(builder, builder.load(top))
+        for lane in range(LANES):
+            highest = builder.fadd(highest, builder.extract_element(builder.load(nothing), ir.Constant(INDEX, lane)))
+        scale = builder.fdiv(highest, ir.Constant(FLOAT, 127.0))
+        inverse = builder.fdiv(ir.Constant(FLOAT, 1.0), scale)
+        some = builder.fcmp_ordered(">", scale, ir.Constant(FLOAT, 1e-30))
+        factor = splat(builder, builder.select(some, inverse, ir.Constant(FLOAT, 0.0)), LANES)
+        bytes_type = ir.VectorType(ir.IntType(8), LANES)
+        with each_vector(builder, args[2]) as index:
+            x = widened(builder, builder.gep(start, [index]), LANES)
+            # A positive number: converting cuts towards zero, so adding a half first rounds.
+            shifted = fma(builder, x, factor, constant(128.5))
+            whole = builder.trunc(builder.fptosi(shifted, ir.VectorType(INDEX, LANES)), bytes_type)
+            place = builder.bitcast(builder.gep(target, [index]), bytes_type.as_pointer())
+            builder.store(whole, place, align=1)
+        return scale
+
+    return types.float32(source, types.int64, types.int64, out), generate
+
+
+@intrinsic
+def scale_row(_typing: Any, source: Any, at: Any, count: Any, scale: Any, bias: Any, has_bias: Any, out: Any) -> Any:
+    """out = source * scale + bias, narrowed to what out stores."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        data = data_of(context, builder, signature, args)
+        start, target = builder.gep(data[0], [args[1]]), builder.gep(data[6], [args[1]])
+        factor = splat(builder, args[3], LANES)
+        with each_vector(builder, args[2]) as index:
+            x = builder.fmul(vector_at(builder, start, index), factor)
+            total = cgutils.alloca_once_value(builder, x)
+            with builder.if_then(args[5]):
+                builder.store(builder.fadd(x, vector_at(builder, data[4], index)), total)
+            store_narrowed(builder, builder.load(total), builder.gep(target, [index]))
+        return context.get_dummy_value()
+
+    at_type = types.int64
+    return types.void(source, at_type, at_type, types.float32, bias, types.boolean, out), generate
