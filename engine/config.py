@@ -18,6 +18,8 @@ class EngineConfig:
     max_num_batched_tokens: tokens computed in one step; None is the device's default (CPU 256).
     kv_cache_memory_bytes: memory of the paged cache. block_size: tokens a page.
     lora_path: a LoRA adapter in PEFT's format, folder or hub id, that is merged into the weights when they are loaded.
+    kv_cache_dtype: "auto" is the weights' dtype; "int8" halves the cache. quantization: "int8" weights, or None.
+    What both cost in accuracy: docs/performance.md.
     deterministic: "auto" and True are the same on CPU, where it costs nothing measurable; False is not offered there.
     """
 
@@ -27,6 +29,8 @@ class EngineConfig:
     max_num_seqs: int = 256
     max_num_batched_tokens: int | None = None
     kv_cache_memory_bytes: int = 2 << 30
+    kv_cache_dtype: Literal["auto", "int8"] = "auto"
+    quantization: Literal["int8"] | None = None
     block_size: int = 32
     enable_prefix_caching: bool = True
     deterministic: bool | Literal["auto"] = "auto"
@@ -37,6 +41,10 @@ class EngineConfig:
             raise EngineError(
                 "invalid_config", f"device {self.device!r} is not supported yet: use auto or cpu", "device"
             )
+        for name, allowed in (("kv_cache_dtype", ("auto", "int8")), ("quantization", (None, "int8"))):
+            if getattr(self, name) not in allowed:
+                names = " or ".join(map(str, allowed))
+                raise EngineError("invalid_config", f"{name} is {getattr(self, name)!r}, it must be {names}", name)
         if self.deterministic is False:
             raise EngineError("invalid_config", "on CPU the engine is always deterministic: drop it", "deterministic")
         for name in ("max_num_seqs", "max_num_batched_tokens", "max_model_len", "kv_cache_memory_bytes", "block_size"):

@@ -14,12 +14,15 @@ from streamrunner.engine.lora import LoraAdapter
 from streamrunner.engine.lora_config import resolve_adapter
 from streamrunner.engine.models.config import ModelConfig, is_native, read_config, text_weight_name
 from streamrunner.engine.models.llama import LlamaLayer, LlamaModel
+from streamrunner.kernels.int8_linear import Int8Linear
 from streamrunner.kernels.linear import PackedLinear, RowRule
+from streamrunner.kernels.llvm_vectors import LANES
 
 if TYPE_CHECKING:
     from streamrunner.engine.config import EngineConfig
     from streamrunner.engine.models.decoder import DecoderModel
     from streamrunner.engine.models.rope import RotaryTables
+    from streamrunner.kernels.linear import Linear
 
 Tensor = torch.Tensor
 _INDEX = "model.safetensors.index.json"
@@ -36,9 +39,10 @@ def load_model(folder: Path, config: EngineConfig) -> DecoderModel:
     if not native:
         from streamrunner.engine.models.via_transformers import load_via_transformers
 
+        _refuse_int8(config)
         return load_via_transformers(folder, dtype, config.max_model_len, adapter)
     shape = ModelConfig.load(folder)
-    loader = _Loader(_Files(folder), dtype, adapter)
+    loader = _Loader(_Files(folder), dtype, adapter, config)
     with torch.inference_mode():
         model = loader.model(shape, config.max_model_len or shape.max_position)
     if adapter is not None:
@@ -52,6 +56,17 @@ def _adapter(model_folder: Path, lora_path: str | None) -> LoraAdapter | None:
     adapter = LoraAdapter.load(resolve_adapter(lora_path))
     adapter.warn_of_other_base(model_folder)
     return adapter
+
+
+def _refuse_int8(config: EngineConfig) -> None:
+    for name, value in (("quantization", config.quantization), ("kv_cache_dtype", config.kv_cache_dtype)):
+        if value == "int8":
+            raise EngineError(
+                "invalid_config",
+                f"{name} int8 is only for families with a native path (docs/engine.md); this model runs through "
+                "transformers: drop the option",
+                name,
+            )
 
 
 def resolve_dtype(wanted: str) -> torch.dtype:
@@ -115,10 +130,14 @@ class _Files:
 class _Loader:
     """Builds layers; layers of one shape share the trial of their row counts."""
 
-    def __init__(self, files: _Files, dtype: torch.dtype, adapter: LoraAdapter | None) -> None:
+    def __init__(
+        self, files: _Files, dtype: torch.dtype, adapter: LoraAdapter | None, config: EngineConfig
+    ) -> None:
         self._files = files
         self._adapter = adapter
         self._dtype = dtype
+        self._quantized = config.quantization == "int8"
+        self._cache_dtype = torch.int8 if config.kv_cache_dtype == "int8" else dtype
         self._rules: dict[tuple[int, ...], RowRule] = {}
         self._norm_offset = 0.0
 
@@ -134,6 +153,7 @@ class _Loader:
             layers=tuple(self._layer(shape, index, tables[one.rope]) for index, one in enumerate(shape.layers)),
             norm=self._norm("model.norm"),
             lm_head=self._packed(head, None),
+            cache_dtype=self._cache_dtype,
         )
 
     def _layer(self, shape: ModelConfig, index: int, rotary: RotaryTables) -> LlamaLayer:
@@ -160,16 +180,24 @@ class _Loader:
     def _norm(self, name: str) -> Tensor:
         return (self._files.read(f"{name}.weight").float() + self._norm_offset).contiguous()
 
-    def _first_of(self, merged: str, *parts: str) -> PackedLinear:
+    def _first_of(self, merged: str, *parts: str) -> Linear:
         """Phi-3's files have the merged weights already."""
         return self._merged(merged) if f"{merged}.weight" in self._files else self._merged(*parts)
 
-    def _merged(self, *names: str) -> PackedLinear:
+    def _merged(self, *names: str) -> Linear:
         weight = torch.cat([self._adapted(name, self._files.read(f"{name}.weight")) for name in names])
         biases = [self._files.read(f"{name}.bias") for name in names if f"{name}.bias" in self._files]
         return self._packed(weight, torch.cat(biases).to(self._dtype) if biases else None)
 
-    def _packed(self, weight: Tensor, bias: Tensor | None) -> PackedLinear:
+    def _packed(self, weight: Tensor, bias: Tensor | None) -> Linear:
+        if self._quantized:
+            if weight.shape[1] % LANES:
+                raise EngineError(
+                    "model_unsupported",
+                    f"a layer with {weight.shape[1]} inputs cannot be int8, which takes multiples of {LANES}: "
+                    "drop quantization",
+                )
+            return Int8Linear(weight, bias)
         key = tuple(weight.shape)
         packed = PackedLinear(weight, bias, self._rules.get(key))
         self._rules[key] = packed.rule

@@ -8,7 +8,7 @@ counts that agree.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import torch
 
@@ -19,6 +19,17 @@ Tensor = torch.Tensor
 
 _PROBES = (1, 2, 3, 5, 8, 16, 17, 33, 64, 65, 130)
 _LARGEST_CALL = 512
+
+
+class Linear(Protocol):
+    """A linear layer whose rows do not depend on how many rows there are."""
+
+    in_features: int
+    out_features: int
+    dtype: torch.dtype
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """x: [R, in] float32 or dtype. Returns [R, out] of dtype."""
 
 
 class RowRule(NamedTuple):

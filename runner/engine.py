@@ -72,6 +72,8 @@ def engine_config(spec: EngineSpec, base: Path) -> EngineConfig:
         max_num_seqs=spec.max_num_seqs,
         max_num_batched_tokens=spec.max_num_batched_tokens,
         kv_cache_memory_bytes=spec.kv_cache_memory,
+        kv_cache_dtype=spec.kv_cache_dtype,
+        quantization=spec.quantization,
         enable_prefix_caching=spec.enable_prefix_caching,
         deterministic=spec.deterministic,
         lora_path=None if spec.lora_path is None else str(resolve_adapter(spec.lora_path, base)),

@@ -19,13 +19,15 @@ _ISA_FLAGS = ("amx_bf16", "avx512_bf16", "avx512f", "avx2")
 
 
 def numerics_fingerprint(engine: EngineSpec) -> dict[str, Any]:
-    """ISA, library versions, dtype as asked, threads."""
+    """ISA, library versions, dtypes as asked, threads."""
     return {
         "isa": _isa(),
         "machine": platform.machine(),
         "torch": _version("torch"),
         "numba": _version("numba"),
         "dtype": engine.dtype,
+        "kv_cache_dtype": engine.kv_cache_dtype,
+        "quantization": engine.quantization,
         "device": engine.device,
         "threads": int(os.environ.get("OMP_NUM_THREADS") or os.cpu_count() or 1),
     }

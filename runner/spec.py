@@ -145,6 +145,8 @@ class EngineSpec(Section):
     max_num_seqs: Int = 256
     max_num_batched_tokens: Int | None = None
     kv_cache_memory: Annotated[Int, BeforeValidator(_to_bytes)] = 2 << 30
+    kv_cache_dtype: Literal["auto", "int8"] = "auto"
+    quantization: Literal["int8"] | None = None
     enable_prefix_caching: Bool = True
     deterministic: Annotated[bool | Literal["auto"], BeforeValidator(_auto_or_bool)] = "auto"
     lora_path: FilePath | None = None

@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     import torch
 
     from streamrunner.engine.batch import PackedBatch
-    from streamrunner.engine.models.llama import KVCache
+    from streamrunner.engine.models.cache import KVCache
 
 
 class DecoderLimits(Protocol):

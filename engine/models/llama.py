@@ -9,13 +9,12 @@ keys and values, are rounded to the weights' dtype.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
-import numpy as np
 import torch
 
+from streamrunner.engine.models.cache import KVCache, bytes_per_token, empty_pages
 from streamrunner.kernels.activation import gelu_tanh_and_mul, silu_and_mul
 from streamrunner.kernels.attention import paged_attention
 from streamrunner.kernels.norm import add_rms_norm, rms_norm
@@ -25,16 +24,9 @@ if TYPE_CHECKING:
     from streamrunner.engine.batch import PackedBatch
     from streamrunner.engine.models.config import ModelConfig
     from streamrunner.engine.models.rope import RotaryTables
-    from streamrunner.kernels.linear import PackedLinear
+    from streamrunner.kernels.linear import Linear
 
 Tensor = torch.Tensor
-
-
-class KVCache(NamedTuple):
-    """One layer's pages, of the weights' dtype. k: [N, KV, D, B] · v: [N, KV, B, D]."""
-
-    k: Tensor
-    v: Tensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,38 +38,40 @@ class LlamaLayer:
     """
 
     input_norm: Tensor
-    qkv: PackedLinear
+    qkv: Linear
     q_norm: Tensor | None
     k_norm: Tensor | None
     rotary: RotaryTables
     window: int
-    o: PackedLinear
+    o: Linear
     attention_out_norm: Tensor | None
     mlp_norm: Tensor
-    gate_up: PackedLinear
-    down: PackedLinear
+    gate_up: Linear
+    down: Linear
     mlp_out_norm: Tensor | None
 
 
 @dataclass(frozen=True, slots=True)
 class LlamaModel:
-    """A loaded model. embedding: [V, H] in the weights' dtype."""
+    """A loaded model. embedding: [V, H] in the weights' dtype · cache_dtype: of the pages, that dtype or int8."""
 
     config: ModelConfig
     embedding: Tensor
     layers: tuple[LlamaLayer, ...]
     norm: Tensor
-    lm_head: PackedLinear
+    lm_head: Linear
+    cache_dtype: torch.dtype
 
     @property
     def cache_bytes_per_token(self) -> int:
         """Memory of one token's keys and values over all layers."""
-        return 2 * len(self.layers) * self.config.num_kv_heads * self.config.head_dim * self.embedding.dtype.itemsize
+        config = self.config
+        return len(self.layers) * bytes_per_token(config.num_kv_heads, config.head_dim, self.cache_dtype)
 
     def new_cache(self, num_blocks: int, block_size: int) -> list[KVCache]:
         """Empty pages for every layer."""
-        kv_heads, dim, dtype = self.config.num_kv_heads, self.config.head_dim, self.embedding.dtype
-        return [empty_pages(num_blocks, block_size, kv_heads, dim, dtype) for _ in self.layers]
+        kv_heads, dim = self.config.num_kv_heads, self.config.head_dim
+        return [empty_pages(num_blocks, block_size, kv_heads, dim, self.cache_dtype) for _ in self.layers]
 
     def forward(self, batch: PackedBatch, cache: list[KVCache]) -> Tensor:
         """Compute all tokens of the batch; returns float32 logits [rows to sample, V]."""
@@ -109,12 +103,12 @@ class LlamaModel:
         """[T, H * D] float32, before the output projection."""
         k, v, positions = pages.k, pages.v, batch.positions
         q = rope_and_cache(
-            layer.qkv(normed), *layer.rotary, positions, batch.slots, k, v,
+            layer.qkv(normed), *layer.rotary, positions, batch.slots, k, v, pages.k_scale, pages.v_scale,
             q_norm=layer.q_norm, k_norm=layer.k_norm, eps=self.config.rms_norm_eps,
         )  # fmt: skip
         return paged_attention(
             q, k, v, batch.block_tables, positions, batch.tiles, self.config.attention_scale,
-            layer.window, self.config.attention_soft_cap,
+            layer.window, self.config.attention_soft_cap, pages.k_scale, pages.v_scale,
         ).flatten(1)  # fmt: skip
 
     def _logits(self, hidden: Tensor, delta: Tensor, rows: Tensor) -> Tensor:
@@ -123,23 +117,3 @@ class LlamaModel:
         logits = self.lm_head(add_rms_norm(hidden[rows], delta[rows], self.norm, self.config.rms_norm_eps)).float()
         cap = self.config.logit_soft_cap
         return logits if cap == 0.0 else torch.tanh(logits / cap) * cap
-
-
-def empty_pages(num_blocks: int, block_size: int, kv_heads: int, dim: int, dtype: torch.dtype) -> KVCache:
-    """Pages of one layer."""
-    keys, values = (num_blocks, kv_heads, dim, block_size), (num_blocks, kv_heads, block_size, dim)
-    return KVCache(_lazy_zeros(keys, dtype), _lazy_zeros(values, dtype))
-
-
-_ALIGNMENT = 64
-
-
-def _lazy_zeros(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-    """Zeros that take no memory until they are written: torch would touch 2 GiB at every start (1.3 s here).
-
-    At the start of a cache line: otherwise every line of a page that is read is two.
-    """
-    num_bytes = math.prod(shape) * dtype.itemsize
-    memory = np.zeros(num_bytes + _ALIGNMENT, np.uint8)
-    start = -memory.ctypes.data % _ALIGNMENT
-    return torch.from_numpy(memory[start : start + num_bytes]).view(dtype).view(shape)

@@ -15,7 +15,7 @@ import torch
 
 from streamrunner.engine.batch import PackedBatch
 from streamrunner.engine.errors import EngineError
-from streamrunner.engine.models.llama import KVCache, empty_pages
+from streamrunner.engine.models.cache import KVCache, empty_pages
 from streamrunner.kernels.attention import paged_attention
 from streamrunner.kernels.rope import rope_and_cache
 

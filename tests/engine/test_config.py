@@ -29,6 +29,8 @@ def test_the_defaults_run_on_any_machine() -> None:
         ({"kv_cache_memory_bytes": 0}, "kv_cache_memory_bytes is 0"),
         ({"block_size": 0}, "block_size is 0"),
         ({"block_size": 12}, "multiple of 16"),
+        ({"kv_cache_dtype": "fp8"}, "auto or int8"),
+        ({"quantization": "gptq"}, "None or int8"),
     ],
 )
 def test_what_cannot_be_is_refused_by_name(settings: dict[str, Any], says: str) -> None:

@@ -26,7 +26,14 @@ WORDS = Constraints(bad_words=((11,), (3, 3), (12, 13, 14)))
 Result = tuple[list[int], list[float], list[float]]
 
 
-@pytest.fixture(scope="module", params=["float32", "bfloat16"])
+_KINDS: dict[str, dict[str, Any]] = {
+    "float32": {"dtype": "float32"},
+    "bfloat16": {"dtype": "bfloat16"},
+    "int8": {"dtype": "bfloat16", "kv_cache_dtype": "int8", "quantization": "int8"},
+}
+
+
+@pytest.fixture(scope="module", params=sorted(_KINDS))
 def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> DecoderModel:
     from transformers import LlamaConfig, LlamaForCausalLM
 
@@ -37,7 +44,7 @@ def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         num_key_value_heads=2, max_position_embeddings=512,
     )  # fmt: skip
     LlamaForCausalLM(config).save_pretrained(folder)
-    return load_model(folder, EngineConfig(dtype=request.param))
+    return load_model(folder, EngineConfig(**_KINDS[request.param]))
 
 
 @pytest.fixture(scope="module")
