@@ -37,8 +37,8 @@ def streamrunner(folder: str, count: int, new_tokens: int, **settings: Any) -> C
 
 
 def streamrunner_int8(folder: str, count: int, new_tokens: int) -> Callable[[], int]:
-    """Ours with int8 keys and values."""
-    return streamrunner(folder, count, new_tokens, kv_cache_dtype="int8")
+    """Ours with int8 weights, keys and values."""
+    return streamrunner(folder, count, new_tokens, kv_cache_dtype="int8", quantization="int8")
 
 
 def transformers(folder: str, count: int, new_tokens: int) -> Callable[[], int]:
@@ -66,11 +66,13 @@ def gemm_ceiling(folder: str, count: int, new_tokens: int) -> Callable[[], int]:
     import torch
 
     from streamrunner.engine.config import EngineConfig
+    from streamrunner.engine.models.llama import LlamaModel
     from streamrunner.engine.tokenizer import Tokenizer
     from streamrunner.engine.weights import load_model
 
     torch.set_num_threads(NUM_THREADS)
     model = load_model(Path(folder), EngineConfig(max_model_len=MAX_MODEL_LEN))
+    assert isinstance(model, LlamaModel)
     tokenizer = Tokenizer.load(Path(folder))
     num_prompt_tokens = sum(len(tokenizer.encode(text)) for text in make_prompts(count))
     layers = [part for layer in model.layers for part in (layer.qkv, layer.o, layer.gate_up, layer.down)]
@@ -93,7 +95,7 @@ def gemm_ceiling(folder: str, count: int, new_tokens: int) -> Callable[[], int]:
 
 PEERS = {
     "streamrunner": streamrunner,
-    "streamrunner, int8 KV": streamrunner_int8,
+    "streamrunner, int8": streamrunner_int8,
     "transformers, static batch": transformers,
     "linear layers alone": gemm_ceiling,
 }
