@@ -130,9 +130,7 @@ class _Files:
 class _Loader:
     """Builds layers; layers of one shape share the trial of their row counts."""
 
-    def __init__(
-        self, files: _Files, dtype: torch.dtype, adapter: LoraAdapter | None, config: EngineConfig
-    ) -> None:
+    def __init__(self, files: _Files, dtype: torch.dtype, adapter: LoraAdapter | None, config: EngineConfig) -> None:
         self._files = files
         self._adapter = adapter
         self._dtype = dtype

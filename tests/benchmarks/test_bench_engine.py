@@ -6,6 +6,7 @@ from argparse import Namespace
 from typing import TYPE_CHECKING
 
 import pytest
+
 from bench_accuracy import agreement
 from bench_engine import BASELINE, CEILING, compare, print_table, ratio
 
