@@ -16,8 +16,6 @@ import numpy as np
 from streamrunner.engine.errors import EngineError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from llguidance import LLMatcher, LLTokenizer
 
     from streamrunner.engine.structured_params import StructuredOutputsParams
@@ -27,6 +25,9 @@ if TYPE_CHECKING:
 _NUM_KEPT = 256
 _MAX_MESSAGE = 300
 _WORD_BITS = 64
+# The others are limits that were met.
+_ENDS = ("NoExtension", "EndOfSentence")
+_REGEX_MARKS = frozenset("\\.+*?()|[]{}^$#&-~")
 
 
 class Grammar:
@@ -51,7 +52,7 @@ class GrammarState:
     @property
     def is_complete(self) -> bool:
         """Whether the text is complete and nothing can be added to it."""
-        return self.fault is None and bool(self._matcher.is_stopped())
+        return self.fault is None and self._matcher.stop_reason() in _ENDS
 
     def advance(self, token: int) -> None:
         """The sequence has one more token."""
@@ -64,12 +65,13 @@ class GrammarState:
         if self.fault is None:
             found = np.frombuffer(self._matcher.compute_bitmask(), np.uint8)[: bits.size]
             bits[: found.size] = found
-        if self._matcher.is_error():
-            self._fail()
+            if self._matcher.is_stopped() and not self.is_complete:
+                self._fail()
+                bits[:] = 0  # it would offer the end
         return bits.view(np.int64)
 
     def _fail(self) -> None:
-        why = _first_line(self._matcher.get_error())
+        why = _first_line(self._matcher.get_error()) or self._matcher.stop_reason()
         self.fault = EngineError("structured_outputs_failed", f"the text cannot be continued in its form: {why}")
 
 
@@ -95,7 +97,8 @@ class GrammarCompiler:
             raise _refused(str(error)) from error
         if matcher.is_error():
             raise _refused(matcher.get_error())
-        if not np.frombuffer(matcher.compute_bitmask(), np.uint8).any():
+        matcher.compute_bitmask()
+        if matcher.is_stopped():
             raise _refused("no text has this form")
         return Grammar(matcher)
 
@@ -125,7 +128,7 @@ def _definition(form: StructuredOutputsParams) -> str:
     if form.regex is not None:
         return str(LLMatcher.grammar_from_regex(form.regex))
     if form.choice is not None:
-        return str(LLMatcher.grammar_from_lark(_choice_grammar(form.choice)))
+        return str(LLMatcher.grammar_from_regex("|".join(map(_escaped, form.choice))))
     return str(grammar_from("grammar", str(form.grammar)))
 
 
@@ -139,8 +142,15 @@ def _with_options(schema: dict[str, object], form: StructuredOutputsParams) -> d
     return {**schema, "x-guidance": options}
 
 
-def _choice_grammar(choice: Sequence[str]) -> str:
-    return "start: " + " | ".join(json.dumps(text, ensure_ascii=False) for text in choice)
+def _escaped(text: str) -> str:
+    """A regex for this text alone. One regex takes thousands of choices, which are too many rules for a grammar."""
+    return "".join(_escaped_character(one) for one in text)
+
+
+def _escaped_character(character: str) -> str:
+    if character in _REGEX_MARKS:
+        return f"\\{character}"
+    return character if character.isprintable() else f"\\x{{{ord(character):x}}}"
 
 
 def _refused(why: str) -> EngineError:

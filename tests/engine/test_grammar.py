@@ -80,9 +80,51 @@ def test_a_json_object_is_one_and_ends_whatever_ignores_the_end(new_llm: Callabl
     assert all(isinstance(json.loads(text), dict) for text in ended)
 
 
+def admits(form: dict[str, Any], text: str, folder: Path) -> bool:
+    """Whether a form can be said as this text, and may end there."""
+    tokenizer = Tokenizer.load(folder)
+    state = tokenizer.grammars.compile(StructuredOutputsParams(**form)).start(258)
+    for token in [*tokenizer.encode(text), *tokenizer.eos_token_ids]:
+        if state.is_complete:
+            return token in tokenizer.eos_token_ids
+        state.advance(token)
+    return state.fault is None
+
+
+ODD = [
+    "a",
+    "ab",
+    "a|b",
+    "(x)",
+    "/y/",
+    "\x00\x7f",
+    "tab\t\r\n",
+    "\\d",
+    "\u00e9\U0001f600",
+    "[^-]&&~#",
+    "\u2028",
+    '"q"',
+    "\\<",
+]
+
+
+@pytest.mark.parametrize("text", ODD)
+def test_a_choice_may_be_any_text(tiny_model: Path, text: str) -> None:
+    assert admits({"choice": ODD}, text, tiny_model)
+    assert not admits({"choice": [one for one in ODD if one != text]}, text, tiny_model)
+
+
+def test_there_may_be_thousands_of_choices(tiny_model: Path) -> None:
+    choice = [f"city {number}" for number in range(5000)]
+    assert admits({"choice": choice}, "city 4321", tiny_model)
+    assert not admits({"choice": choice}, "city 5000", tiny_model)
+
+
 @pytest.mark.parametrize(
     ("form", "says"),
     [
+        ({"json": {"$ref": "#"}}, "no text"),
+        ({"grammar": "root ::= root"}, "no text"),
         ({"json": {"type": "array", "uniqueItems": True}}, "uniqueItems"),
         ({"json": {"not": {}}}, "not"),
         ({"json": {"type": "string", "x-guidance": {"lenient": True}, "if": {}}}, "if"),
@@ -121,6 +163,14 @@ def test_params_say_what_is_wrong_with_them(form: Any, says: str) -> None:
     with pytest.raises(EngineError, match=says) as caught:
         StructuredOutputsParams.of(form)
     assert (caught.value.code, caught.value.param) == ("invalid_params", "structured_outputs")
+
+
+def test_a_form_that_grows_too_large_fails_its_prompt_alone(new_llm: Callable[..., LLM]) -> None:
+    form = {"json": {"type": "object", "properties": {f"k{number}": {"type": "string"} for number in range(2000)}}}
+    outputs = new_llm().generate(["ab", "ab"], [params(form), SamplingParams(max_tokens=2, ignore_eos=True)])
+    assert outputs[0].error is not None
+    assert outputs[0].error.code == "structured_outputs_failed"
+    assert len(outputs[1].outputs[0].token_ids) == 2
 
 
 # ── the same whatever else runs ─────────────────────────────────────────────────────────────────────────────────────
