@@ -10,18 +10,30 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from streamrunner.engine.gguf_config import complete_config, read_facts
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
 
 def convert(source: Path, folder: Path) -> None:
     """Dequantise and save. Needs gguf and accelerate; raises whatever transformers raises."""
-    from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
+    from transformers import AutoTokenizer
 
     AutoTokenizer.from_pretrained(source.parent, gguf_file=source.name).save_pretrained(folder)
+    convert_model(source, folder)
+
+
+def convert_model(source: Path, folder: Path) -> None:
+    """The weights and config.json only."""
+    from transformers import AutoConfig, AutoModelForCausalLM, GgufConfig
+
+    config = AutoConfig.from_pretrained(source.parent, gguf_file=source.name)
+    complete_config(config, read_facts(source))
     model: Any = AutoModelForCausalLM.from_pretrained(
-        source.parent, gguf_file=source.name, dtype=torch.float32, quantization_config=GgufConfig(dequantize=True)
-    )
+        source.parent, gguf_file=source.name, config=config, dtype=torch.float32,
+        quantization_config=GgufConfig(dequantize=True),
+    )  # fmt: skip
     if hasattr(model.config, "quantization_config"):
         del model.config.quantization_config
     model.to(dtype=smallest_exact_dtype(model.state_dict().values())).save_pretrained(folder)
