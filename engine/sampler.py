@@ -53,12 +53,13 @@ def sample_tokens(logits: Tensor, sequences: list[Sequence]) -> list[Sampled]:
     found = _logprobs(logits, plain, plain, tokens, wanted)
     if before is not None:
         found |= _logprobs(before, list(range(len(kept))), kept, tokens, wanted)
-    return [_sampled(logits[row], token, found.get(row)) for row, token in enumerate(tokens)]
+    return [
+        Sampled(token, found.get(row)) if token != NO_TOKEN else _unsampled(logits[row])
+        for row, token in enumerate(tokens)
+    ]
 
 
-def _sampled(logits: Tensor, token: int, logprobs: Logprobs | None) -> Sampled:
-    if token != NO_TOKEN:
-        return Sampled(token, logprobs)
+def _unsampled(logits: Tensor) -> Sampled:
     return Sampled(None, None, is_ruled_out=bool((logits == float("-inf")).all()))
 
 
