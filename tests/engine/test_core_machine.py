@@ -83,19 +83,25 @@ class CoreMachine(RuleBasedStateMachine):
         assert self.core._pool.num_blocks == NUM_BLOCKS
         self.expected: dict[str, list[int]] = {}
         self.made: dict[str, list[int]] = {}
+        self.unscored: dict[str, list[int]] = {}
         self.names = iter(range(10**6))
 
     @rule(
         stem=st.sampled_from(STEMS),
         rest=st.lists(st.integers(0, VOCAB - 1), max_size=9),
-        max_tokens=st.integers(1, 30),
+        max_tokens=st.integers(0, 30),
         before=st.integers(0, 4),
+        is_scored=st.booleans(),
     )
-    def add(self, stem: list[int], rest: list[int], max_tokens: int, before: int) -> None:
+    def add(self, stem: list[int], rest: list[int], max_tokens: int, before: int, is_scored: bool) -> None:
         name, prompt = str(next(self.names)), stem + rest
+        max_tokens = max_tokens if is_scored else max(max_tokens, 1)
+        params = SamplingParams(temperature=0.0, max_tokens=max_tokens, prompt_logprobs=0 if is_scored else None)
         expected = continuation(prompt, max_tokens)
         generated = expected[:before]
-        self.core.add_request(name, prompt, SamplingParams(temperature=0.0, max_tokens=max_tokens), generated=generated)
+        self.core.add_request(name, prompt, params, generated=generated)
+        if is_scored:
+            self.unscored[name] = prompt
         self.expected[name], self.made[name] = expected, list(generated)
 
     @rule()
@@ -105,6 +111,7 @@ class CoreMachine(RuleBasedStateMachine):
             made, expected = self.made[one.request_id], self.expected[one.request_id]
             assert made == expected[: len(made)]
             assert (one.finish_reason is not None) == (len(made) == len(expected))
+            self._check_scores(self.unscored.pop(one.request_id, None), one.prompt_logprobs)
 
     @precondition(lambda self: self.core._live)
     @rule(data=st.data())
@@ -112,6 +119,7 @@ class CoreMachine(RuleBasedStateMachine):
         name = data.draw(st.sampled_from(sorted(self.core._live)))
         self.core.abort(name)
         del self.expected[name], self.made[name]
+        self.unscored.pop(name, None)
 
     @precondition(lambda self: self.core._scheduler.running)
     @rule(data=st.data())
@@ -143,7 +151,18 @@ class CoreMachine(RuleBasedStateMachine):
                 break
             self.step()
         assert self.made == self.expected
+        assert not self.unscored
         assert self.core._pool.num_free == NUM_BLOCKS
+
+    @staticmethod
+    def _check_scores(prompt: list[int] | None, scores: Any) -> None:
+        """They come once, with what comes first, and the token that the model would have said is the likeliest."""
+        assert (prompt is None) == (scores is None)
+        for place, (score, *_) in enumerate(scores or (), 1):
+            assert prompt is not None
+            assert score.token_id == prompt[place]
+            assert (score.logprob > -1.0) == (prompt[place] == next_token(prompt[:place]))
+        assert prompt is None or len(scores) == len(prompt) - 1
 
     def _sequences(self) -> list[Sequence]:
         scheduler = self.core._scheduler
