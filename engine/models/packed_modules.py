@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
+from streamrunner.engine.models.packed_experts import pack_experts, steady_routers
 from streamrunner.kernels.linear import PackedLinear
 
 if TYPE_CHECKING:
@@ -31,15 +32,17 @@ class PackedModule(nn.Module):
 
 
 def pack_linears(module: nn.Module) -> None:
-    """Replace every linear layer below `module`, one after the other; their plain weights are let go."""
+    """Replace every linear layer below `module`, one after the other; their plain weights are let go. Experts too."""
     from transformers.pytorch_utils import Conv1D
 
     rules: dict[tuple[int, ...], RowRule] = {}
+    pack_experts(module, rules)
     for parent in list(module.modules()):
         for name, child in list(parent.named_children()):
             # Subclasses may do more than multiply.
             if type(child) is nn.Linear or type(child) is Conv1D:
                 setattr(parent, name, _pack(child, type(child) is Conv1D, rules))
+    steady_routers(module)
 
 
 def _pack(child: Any, transposed: bool, rules: dict[tuple[int, ...], RowRule]) -> PackedModule:

@@ -29,8 +29,9 @@ Tensor = torch.Tensor
 _NAME = "streamrunner_paged"
 # The vector loops need heads of whole vectors; zeros beyond the head change neither scores nor values.
 _HEAD_STEP = 8
-# torch computes the rest of a vector by another code than whole vectors: with so many rows there is no rest.
-_ROW_STEP = 16
+# torch computes the rest of two vectors by another code than whole ones: with so many rows there is no rest, not even
+# where a row is one number.
+_ROW_STEP = {torch.float32: 32, torch.bfloat16: 64}
 _KNOWN_LAYERS = frozenset({"full_attention", "sliding_attention", "attention"})
 _TRIAL_TOKENS, _TRIAL_PAGE = 12, 16
 # Mean difference of logits to their spread: rounding stays far below, a forgotten bias or state far above.
@@ -56,6 +57,7 @@ class _Step(NamedTuple):
     """What `_attend` needs of the forward pass it is called in. empty: cos and sin of no rotation."""
 
     batch: PackedBatch
+    dtype: torch.dtype
     cache: list[KVCache] | None
     empty: Tensor
     heads: dict[int, _Heads]
@@ -87,13 +89,13 @@ class TransformersModel:
         """Compute all tokens of the batch; returns float32 logits [rows to sample, V]."""
         rows = batch.sample_rows
         with torch.inference_mode():
-            logits = run_module(self._module, _Step(batch, cache, self._empty, {}), rows)
+            logits = run_module(self._module, _Step(batch, self._dtype, cache, self._empty, {}), rows)
         return logits[: rows.shape[0]]
 
 
 def run_module(module: Any, step: _Step, rows: Tensor) -> Tensor:
     """Logits [rows, V] float32 of a forward pass; of one row at least."""
-    missing = -step.batch.token_ids.shape[0] % _ROW_STEP
+    missing = -step.batch.token_ids.shape[0] % _ROW_STEP[step.dtype]
     token_ids, positions = (torch.nn.functional.pad(one, (0, missing))[None] for one in step.batch[:2])
     token = _step.set(step)
     try:
@@ -166,9 +168,11 @@ def load_via_transformers(
     """Load, merge the adapter, try and pack. Raises EngineError (`model_unsupported`, `lora_unsupported`)."""
     from transformers import AttentionInterface, AutoConfig
 
+    from streamrunner.engine.models.packed_experts import register_experts
     from streamrunner.engine.models.packed_modules import pack_linears
 
     AttentionInterface.register(_NAME, _attend)
+    register_experts()
     try:
         config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     except (ValueError, OSError, KeyError) as error:
@@ -178,19 +182,23 @@ def load_via_transformers(
     if adapter is not None:
         adapter.merge_into(module)
     limits = ModelLimits(config.vocab_size, config.max_position_embeddings)
+    token_ids = (torch.arange(_TRIAL_TOKENS) * 7 + 3) % limits.vocab_size
     with torch.inference_mode():
-        heads = _try(module, limits, dtype)
+        expected = _said_by_transformers(module, token_ids)
         pack_linears(module)
+        heads = _try(module, token_ids, expected, dtype)
     return TransformersModel(module, limits, dtype, heads)
 
 
 def _module(folder: Path, config: Any, dtype: torch.dtype) -> Any:
     from transformers import AutoModelForCausalLM
 
+    from streamrunner.engine.models.packed_experts import EXPERTS_NAME
+
     try:
         module = AutoModelForCausalLM.from_pretrained(
             folder, config=config, dtype=dtype, attn_implementation=_NAME, local_files_only=True,
-            trust_remote_code=False, use_safetensors=True, experts_implementation="eager",
+            trust_remote_code=False, use_safetensors=True, experts_implementation=EXPERTS_NAME,
         )  # fmt: skip
     except KeyError as error:
         raise _unsupported(
@@ -232,23 +240,32 @@ def _check_rope(config: Any, max_model_len: int | None) -> None:
 # ── the trial ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _try(module: Any, limits: ModelLimits, dtype: torch.dtype) -> list[_Heads]:
-    """What the layers attend with, from a few tokens that must come out as they should."""
-    token_ids = (torch.arange(_TRIAL_TOKENS) * 7 + 3) % limits.vocab_size
+_FAULTS = (TypeError, AttributeError, RuntimeError, ValueError, IndexError, LookupError)
+
+
+def _said_by_transformers(module: Any, token_ids: Tensor) -> Tensor:
+    """Logits [1, V] with transformers' own attention and plain weights."""
+    try:
+        module.set_attn_implementation("eager")
+        logits: Tensor = module(input_ids=token_ids[None], use_cache=False).logits[0, -1:].float()
+        module.set_attn_implementation(_NAME)
+    except _FAULTS as error:
+        raise _unsupported(f"code that does not run on plain tokens: {_first_line(error)}") from error
+    return logits
+
+
+def _try(module: Any, token_ids: Tensor, expected: Tensor, dtype: torch.dtype) -> list[_Heads]:
+    """What the layers attend with, from a few tokens that must come out as expected: at once, and in two steps."""
     empty = torch.empty((_TRIAL_TOKENS, 0), dtype=torch.float32)
-    whole = _trial_batch(token_ids, 0)
+    whole, half = _trial_batch(token_ids, 0), _TRIAL_TOKENS // 2
     found: dict[int, _Heads] = {}
     try:
-        at_once = run_module(module, _Step(whole, None, empty, found), whole.sample_rows)
+        at_once = run_module(module, _Step(whole, dtype, None, empty, found), whole.sample_rows)
         heads = _heads_in_order(found, module.config)
         cache = [empty_pages(1, _TRIAL_PAGE, one.kv_heads, one.size, dtype) for one in heads]
-        half = _TRIAL_TOKENS // 2
         for batch in (_trial_batch(token_ids[:half], 0), _trial_batch(token_ids[half:], half)):
-            in_steps = run_module(module, _Step(batch, cache, empty, {}), batch.sample_rows)
-        module.set_attn_implementation("eager")
-        expected = module(input_ids=token_ids[None], use_cache=False).logits[0, -1:].float()
-        module.set_attn_implementation(_NAME)
-    except (TypeError, AttributeError, RuntimeError, ValueError, IndexError, LookupError) as error:
+            in_steps = run_module(module, _Step(batch, dtype, cache, empty, {}), batch.sample_rows)
+    except _FAULTS as error:
         raise _unsupported(f"code that our attention does not fit: {_first_line(error)}") from error
     for logits in (at_once, in_steps):
         if not (logits - expected).abs().mean() <= _TRIAL_TOLERANCE[dtype] * expected.std():
