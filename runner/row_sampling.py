@@ -49,7 +49,7 @@ def sampling_overrides(kind: Literal["chat", "completion"], body: dict[str, Any]
         else:
             _check_default(name, value)
     form = _form(body)
-    if form is not None:
+    if form is not None or body.get("response_format") is not None:
         overrides["structured_outputs"] = form
     logprobs = _chat_logprobs(body) if kind == "chat" else _completion_logprobs(body)
     return overrides if logprobs is None else {**overrides, "logprobs": logprobs}

@@ -144,6 +144,13 @@ def test_a_bad_row_says_what_is_wrong_with_it(raw: bytes, code: str, says: str) 
     assert says in found.message
 
 
+def test_a_row_may_be_plain_text_in_a_job_whose_texts_have_a_form() -> None:
+    spec = SPEC.model_copy(update={"sampling": SPEC.sampling.model_copy(update={"structured_outputs": {"regex": "a"}})})
+    plain = {"messages": HELLO, "response_format": {"type": "text"}}
+    assert row_params(row(batch(plain)), spec, 7).structured_outputs is None
+    assert row_params(row(batch({"messages": HELLO})), spec, 7).structured_outputs is not None
+
+
 @pytest.mark.parametrize(
     ("body", "name", "value"),
     [
@@ -166,7 +173,7 @@ def test_defaults_and_harmless_parameters_pass() -> None:
         "frequency_penalty": None,
         "response_format": {"type": "text"},
     }
-    assert row(batch(body)).overrides == {}
+    assert row(batch(body)).overrides == {"structured_outputs": None}
 
 
 def test_sampling_of_openai_and_vllm_reaches_the_engine() -> None:
