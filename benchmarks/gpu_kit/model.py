@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 
 from streamrunner.engine.batch import PackedBatch
+from streamrunner.engine.models.cache import KVCache
 from streamrunner.engine.models.config import ModelConfig
-from streamrunner.engine.models.llama import KVCache, LlamaLayer, LlamaModel
+from streamrunner.engine.models.llama import LlamaLayer, LlamaModel
 from streamrunner.kernels.matmul import invariant_linear
 
 if TYPE_CHECKING:
@@ -112,7 +113,14 @@ def _from_weights(shape: ModelConfig, weights: dict[str, Tensor], device: torch.
             )
         )
     head: Any = DeviceLinear(weights.get("lm_head.weight", embedding))
-    return LlamaModel(config=shape, embedding=embedding, layers=tuple(layers), norm=norm("model.norm"), lm_head=head)
+    return LlamaModel(
+        config=shape,
+        embedding=embedding,
+        layers=tuple(layers),
+        norm=norm("model.norm"),
+        lm_head=head,
+        cache_dtype=embedding.dtype,
+    )
 
 
 def new_cache(model: LlamaModel, num_blocks: int) -> list[KVCache]:
