@@ -77,9 +77,9 @@ def change(model: Any, pairs: dict[str, tuple[torch.Tensor, torch.Tensor]], scal
         module.weight = torch.nn.Parameter(module.weight + scale * b @ a)
 
 
-def new_core(folder: Path, adapter: Path | None, dtype: Any = "float32") -> EngineCore:
+def new_core(folder: Path, adapter: Path | None, **settings: Any) -> EngineCore:
     path = None if adapter is None else str(adapter)
-    config = EngineConfig(kv_cache_memory_bytes=16 << 20, dtype=dtype, lora_path=path)
+    config = EngineConfig(kv_cache_memory_bytes=16 << 20, lora_path=path, **{"dtype": "float32", **settings})
     return EngineCore(load_model(folder, config), config)
 
 
@@ -145,10 +145,15 @@ def test_rank_and_scale_may_differ_by_module_and_be_rank_stabilised(tmp_path: Pa
     check(reference, new_core(tmp_path / "tiny", tmp_path / "adapter"))
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_with_an_adapter_results_do_not_depend_on_the_batch_either(folder: Path, dtype: str) -> None:
-    core = new_core(folder / "tiny", folder / "adapter", dtype)
-    assert run(core, 16)[0] == run(new_core(folder / "tiny", folder / "adapter", dtype), 1)[0]
+@pytest.mark.parametrize(
+    "settings",
+    [{}, {"dtype": "bfloat16"}, {"quantization": "int8", "kv_cache_dtype": "int8"}],
+    ids=["float32", "bfloat16", "int8"],
+)
+def test_with_an_adapter_results_do_not_depend_on_the_batch_either(folder: Path, settings: dict[str, Any]) -> None:
+    both = folder / "tiny", folder / "adapter"
+    alone = run(new_core(*both, **settings), 1)[0]
+    assert run(new_core(*both, **settings), 16)[0] == alone != run(new_core(folder / "tiny", None, **settings), 1)[0]
 
 
 # ── what is refused ──────────────────────────────────────────────────────────────────────────────────────────────────
