@@ -31,7 +31,9 @@ class FakeCore:
         self.fault: BaseException | None = None
         self.threads: set[str] = set()
 
-    def add_request(self, request_id: str, prompt: Any, params: SamplingParams, *, choice: int, generated: Any) -> None:
+    def add_request(
+        self, request_id: str, prompt: Any, params: SamplingParams, *, choice: int, generated: Any, **_options: Any
+    ) -> None:
         self.threads.add(threading.current_thread().name)
         self.added.append((request_id, prompt, params, choice, generated))
         if not prompt:
