@@ -60,7 +60,7 @@ def closest_key(key: str, model: type[BaseModel]) -> str | None:
     def likeness(candidate: str) -> float:
         theirs, _, last = candidate.rpartition(".")
         same = difflib.SequenceMatcher(None, name.lower(), last.lower()).ratio()
-        return same + (0.05 if theirs == section else 0.0)
+        return same + (0.1 if theirs == section else 0.0)
 
     best = max(schema_keys(model), key=likeness)
     return best if likeness(best) >= _CLOSE else None
@@ -117,8 +117,13 @@ def _key(loc: tuple[int | str, ...]) -> str:
         if isinstance(part, int):
             key += f"[{part}]"
         elif not (part.startswith(("literal[", "function-", "constrained-")) or (key and part in ("bool", "int"))):
-            key += f".{part}" if key else part
+            key += f".{_printable(part)}" if key else _printable(part)
     return key
+
+
+def _printable(text: str) -> str:
+    """With escapes for line ends and the like, which would cut a problem's sentence in two."""
+    return "".join(one if one.isprintable() else repr(one)[1:-1] for one in text)
 
 
 def _shown(value: Any) -> str:

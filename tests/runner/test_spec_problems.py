@@ -103,6 +103,10 @@ def test_several_problems_are_all_told_and_an_unknown_key_gives_the_code() -> No
     assert len(sentences) == 3
 
 
+def test_a_line_end_in_a_key_is_shown_as_an_escape() -> None:
+    assert "`input.a\\nb`" in only(input={"path": "x.jsonl", "a\nb": 1})
+
+
 def test_a_long_value_is_cut() -> None:
     assert len(only(task="x" * 10_000)) < 150
 
