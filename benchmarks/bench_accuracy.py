@@ -23,6 +23,10 @@ from streamrunner.engine.scheduler import Chunk
 from streamrunner.engine.sequence import Sequence
 from streamrunner.engine.tokenizer import Tokenizer
 from streamrunner.engine.weights import load_model
+
+# Python's safe path mode leaves a script's own folder out.
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
 from workload import make_prompts
 
 if TYPE_CHECKING:

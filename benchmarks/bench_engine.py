@@ -17,8 +17,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from engine_peers import NUM_THREADS, PEERS
 from streamrunner.engine.convert import resolve_model
+
+# Python's safe path mode leaves a script's own folder out.
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+from engine_peers import NUM_THREADS, PEERS
 
 MODEL = "smollm2-135m-instruct"
 BASELINE = "transformers, static batch"

@@ -22,6 +22,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from streamrunner.engine import LLM, SamplingParams
+
+# Python's safe path mode leaves a script's own folder out.
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
 from tiny_model import save_tiny_model
 
 if TYPE_CHECKING:
