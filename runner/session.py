@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 _POLL_MS = 250
 # What a worker needs to finish its step, flush and leave; then the process goes without it (exit within 10 s).
-_STOP_S = 8.0
+STOP_S = 8.0
 _TAKEOVER_EVERY_S = 1.0
 
 
@@ -125,12 +125,12 @@ class Session:
             self._show(part.phase)
             if self._stop.is_set():
                 self._display.say(f"{self._stop.reason}: keeping all that is done …")
-                part.wait(_STOP_S)
+                part.wait(STOP_S)
                 break
         part.settle()
         self._catch_up()
         for exporter in exporters:
-            exporter.finish(_STOP_S if self._stop.is_set() else 60.0)
+            exporter.finish(STOP_S if self._stop.is_set() else 60.0)
         return part.paused
 
     def _show(self, phase: str) -> None:

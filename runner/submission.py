@@ -100,7 +100,7 @@ class Submitter:
                 f"{job_id} was submitted but its log is gone: is somebody purging this server?",
                 ExitCode.INTERNAL,
             )
-        return Submission(self._context(job_id, state), state, is_new=True)
+        return Submission(_context(job_id, state), state, is_new=True)
 
     def _continue(self, job_id: str, state: JobState, request: Request) -> Submission:
         differences = self._differences(state, request)
@@ -117,26 +117,39 @@ class Submitter:
 
             self._log(job_id).control(new_ulid(), "resume", {"changes": changes} if changes else {})
             state = self._fold(job_id) or state
-        return Submission(self._context(job_id, state), state, is_new=False)
+        return Submission(_context(job_id, state), state, is_new=False)
 
     def _differences(self, state: JobState, request: Request) -> list[str]:
         return request.identity.differences(Identity.from_json(state.submission["identity"]))
 
-    def _context(self, job_id: str, state: JobState) -> JobContext:
-        from streamrunner.runner.spec import JobSpec
-
-        spec = JobSpec.model_validate(state.spec)
-        base = Path(state.submission["base"])
-        return JobContext(
-            job_id, JobKeys(job_id, PREFIX), spec, int(state.submission["seed"]), base, state.submitted_ms // 1000
-        )
-
     def _fold(self, job_id: str) -> JobState | None:
-        state = fold(read_log(self._client, JobKeys(job_id, PREFIX)))
-        return state if state.last_seq else None
+        return _fold(self._client, job_id)
 
     def _log(self, job_id: str) -> JobLog:
         return JobLog(self._server, JobKeys(job_id, PREFIX), "submit", patience_s=30.0)
+
+
+def find_job(client: redis.Redis, job_id: str) -> JobContext:
+    """A submitted job as its log has it. Raises RunnerError (`job_not_found`) if it has no log."""
+    state = _fold(client, job_id)
+    if state is None:
+        raise RunnerError("job_not_found", f"{job_id} has no log: is somebody purging this server?")
+    return _context(job_id, state)
+
+
+def _fold(client: redis.Redis, job_id: str) -> JobState | None:
+    state = fold(read_log(client, JobKeys(job_id, PREFIX)))
+    return state if state.last_seq else None
+
+
+def _context(job_id: str, state: JobState) -> JobContext:
+    from streamrunner.runner.spec import JobSpec
+
+    spec = JobSpec.model_validate(state.spec)
+    base = Path(state.submission["base"])
+    return JobContext(
+        job_id, JobKeys(job_id, PREFIX), spec, int(state.submission["seed"]), base, state.submitted_ms // 1000
+    )
 
 
 def _changes(old: dict[str, Any], new: JobSpec) -> dict[str, Any]:

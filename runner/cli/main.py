@@ -21,6 +21,7 @@ _VERBS = {
     "cancel": ("control", "Stop a job for good; finished rows are kept."),
     "pause": ("control", "Stop a job for now; `submit` or `resume` goes on with it."),
     "resume": ("control", "Lift a pause."),
+    "worker": ("worker", "Add this machine to the jobs of a log; any number of workers share a job's rows."),
 }
 
 

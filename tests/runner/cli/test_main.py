@@ -14,7 +14,7 @@ from streamrunner.runner.cli.main import cli
 if TYPE_CHECKING:
     from pathlib import Path
 
-VERBS = ["submit", "validate", "list", "status", "watch", "events", "results", "cancel", "pause", "resume"]
+VERBS = ["submit", "validate", "list", "status", "watch", "events", "results", "cancel", "pause", "resume", "worker"]
 
 
 def run(*arguments: str) -> int:
