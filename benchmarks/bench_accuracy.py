@@ -16,7 +16,7 @@ import torch
 
 from streamrunner.engine.batch import pack
 from streamrunner.engine.config import EngineConfig
-from streamrunner.engine.convert import resolve_model
+from streamrunner.engine.convert import default_cache_dir, resolve_model
 from streamrunner.engine.core import EngineCore
 from streamrunner.engine.params import SamplingParams
 from streamrunner.engine.scheduler import Chunk
@@ -84,8 +84,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--requests", type=int, default=32)
     parser.add_argument("--new-tokens", type=int, default=64)
-    cache = Path.home() / ".local" / "share" / "streamrunner" / "cache"
-    parser.add_argument("--cache-dir", type=Path, default=cache, help="where converted models are kept")
+    parser.add_argument("--cache-dir", type=Path, default=default_cache_dir(), help="where converted models are kept")
     args = parser.parse_args()
     folder = resolve_model(MODEL, args.cache_dir).path
     tokenizer = Tokenizer.load(folder)

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from streamrunner.engine.convert import resolve_model
+from streamrunner.engine.convert import default_cache_dir, resolve_model
 
 # Python's safe path mode leaves a script's own folder out.
 sys.path.insert(0, str(Path(__file__).resolve().parent))
@@ -111,8 +111,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--new-tokens", type=int, default=128, help="output tokens of each request (128)")
     parser.add_argument("--rounds", type=int, default=3, help="runs of each engine, in turn (3)")
     parser.add_argument("--engines", nargs="+", choices=PEERS, default=list(PEERS), metavar="NAME")
-    cache = Path.home() / ".local" / "share" / "streamrunner" / "cache"
-    parser.add_argument("--cache-dir", type=Path, default=cache, help="where converted models are kept")
+    parser.add_argument("--cache-dir", type=Path, default=default_cache_dir(), help="where converted models are kept")
     return parser.parse_args()
 
 

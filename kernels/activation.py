@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 
 import torch
@@ -41,18 +40,13 @@ def _bfloat16(packed: Any) -> None:
     _run(a, carray(half_pointer(a[2]), (2 * a[4] * a[5],)), carray(half_pointer(a[3]), (a[4] * a[5],)))
 
 
-@functools.cache
-def _body(half: bool) -> Any:
-    return storage.body(_bfloat16 if half else _float32)
-
-
 def _gated(gate_up: Tensor, kind: int) -> Tensor:
     gate_up = gate_up.contiguous()
     rows, size = gate_up.shape[0], gate_up.shape[1] // 2
     if size % LANES:
         raise ValueError(f"a gate has {size} columns, they must be a multiple of {LANES}")
     out = gate_up.new_empty((rows, size))
-    run(_body(storage.is_half(out)), [gate_up.data_ptr(), out.data_ptr(), rows, size, kind], rows)
+    run(storage.body_for(out, _float32, _bfloat16), [gate_up.data_ptr(), out.data_ptr(), rows, size, kind], rows)
     return out
 
 

@@ -12,7 +12,6 @@ prefill, in chunks and in decode, in any batch (arXiv 2205.14135 for the online 
 
 from __future__ import annotations
 
-import functools
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,6 +21,7 @@ from numba.extending import overload
 
 from streamrunner.kernels import storage
 from streamrunner.kernels.cpu_math import FAST, exp_nonpositive
+from streamrunner.kernels.pages import Pages
 from streamrunner.kernels.parallel import byte_pointer, float_pointer, half_pointer, int_pointer, next_item
 from streamrunner.kernels.products import MAX_ROWS, add_products
 from streamrunner.kernels.row_loops import largest, to_weights
@@ -61,15 +61,6 @@ def _weights(
     shrink = exp_nonpositive(top - new_top)
     to_weights(scores, at, block, new_top, sums, sums_at, shrink, weights)
     return new_top, shrink
-
-
-class Pages(NamedTuple):
-    """One layer's cache, flat. Scales, one a slot, are empty unless the pages are int8."""
-
-    keys: Any
-    values: Any
-    k_scales: Any
-    v_scales: Any
 
 
 class Rows(NamedTuple):
@@ -311,7 +302,6 @@ def _int8(packed: Any) -> None:
 _BODIES = {torch.float32: _float32, torch.bfloat16: _bfloat16, torch.int8: _int8}
 
 
-@functools.cache
 def attention_body(dtype: torch.dtype) -> Any:
     """The compiled loop for pages of a dtype (float32, bfloat16 or int8)."""
     return storage.body(_BODIES[dtype])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 
 import numpy as np
@@ -74,16 +73,11 @@ def _bfloat16(packed: Any) -> None:
     _run(a, delta, carray(half_pointer(a[5]), (a[7], a[8])))
 
 
-@functools.cache
-def _body(half: bool) -> Any:
-    return storage.body(_bfloat16 if half else _float32)
-
-
 def _norm(x: Tensor, delta: Tensor | None, weight: Tensor, eps: float, dtype: torch.dtype) -> Tensor:
     out = torch.empty(x.shape, dtype=dtype)
     eps_box = np.array([eps], np.float32)
     tensors = [0 if one is None else one.data_ptr() for one in (x, delta, weight, out)]
-    run(_body(storage.is_half(out)), [*tensors, eps_box.ctypes.data, *x.shape], x.shape[0])
+    run(storage.body_for(out, _float32, _bfloat16), [*tensors, eps_box.ctypes.data, *x.shape], x.shape[0])
     return out
 
 

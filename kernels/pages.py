@@ -9,7 +9,7 @@ between the op that writes and the op that reads.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from numba import njit
@@ -17,6 +17,15 @@ from numba import njit
 Tensor = torch.Tensor
 
 _BFLOAT16_BYTES = 2
+
+
+class Pages(NamedTuple):
+    """One layer's cache as the loops see it, flat. Scales, one a slot, are empty unless the pages are int8."""
+
+    keys: Any
+    values: Any
+    k_scales: Any
+    v_scales: Any
 
 
 @njit(nogil=True, inline="always")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 
 import torch
@@ -64,16 +63,6 @@ def _scale_bfloat16(packed: Any) -> None:
     _scale(a, carray(half_pointer(a[5]), (a[6] * a[7],)))
 
 
-@functools.cache
-def _quantise_body(half: bool) -> Any:
-    return storage.body(_quantise_bfloat16 if half else _quantise_float32)
-
-
-@functools.cache
-def _scale_body(half: bool) -> Any:
-    return storage.body(_scale_bfloat16 if half else _scale_float32)
-
-
 @cpu_op()
 def quantize_rows(x: Tensor) -> tuple[Tensor, Tensor]:
     """Each row as bytes around 128, with the scale that brings it back: x = (byte - 128) * scale.
@@ -85,7 +74,8 @@ def quantize_rows(x: Tensor) -> tuple[Tensor, Tensor]:
     _check(x.shape[1])
     out = torch.empty(x.shape, dtype=torch.uint8)
     scales = torch.empty(x.shape[0])
-    run(_quantise_body(storage.is_half(x)), [x.data_ptr(), out.data_ptr(), scales.data_ptr(), *x.shape], x.shape[0])
+    body = storage.body_for(x, _quantise_float32, _quantise_bfloat16)
+    run(body, [x.data_ptr(), out.data_ptr(), scales.data_ptr(), *x.shape], x.shape[0])
     return out, scales
 
 
@@ -104,7 +94,7 @@ def scale_rows(x: Tensor, scales: Tensor, bias: Tensor | None, dtype: torch.dtyp
     _check(x.shape[1])
     out = torch.empty(x.shape, dtype=dtype)
     pointers = [0 if one is None else one.data_ptr() for one in (x, scales, bias, out)]
-    run(_scale_body(storage.is_half(out)), [*pointers, *x.shape], x.shape[0])
+    run(storage.body_for(out, _scale_float32, _scale_bfloat16), [*pointers, *x.shape], x.shape[0])
     return out
 
 

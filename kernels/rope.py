@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,7 +12,7 @@ from streamrunner.kernels import storage
 from streamrunner.kernels.cpu_math import FAST
 from streamrunner.kernels.norm import NUM_LANES, norm_row
 from streamrunner.kernels.op import cpu_op, fake_of
-from streamrunner.kernels.pages import is_paired, place
+from streamrunner.kernels.pages import Pages, is_paired, place
 from streamrunner.kernels.parallel import byte_pointer, float_pointer, half_pointer, int_pointer, next_item, run
 from streamrunner.kernels.storage import load, rounded
 
@@ -31,13 +30,6 @@ class _Norms(NamedTuple):
     eps: Any
     head: Any
     lanes: Any
-
-
-class _Pages(NamedTuple):
-    keys: Any
-    values: Any
-    k_scales: Any
-    v_scales: Any
 
 
 @njit(fastmath=FAST, nogil=True)
@@ -145,7 +137,7 @@ def _run(a: Any, qkv: Any, keys: Any, values: Any) -> None:
         carray(int_pointer(a[5]), (tokens,)),
         carray(int_pointer(a[6]), (tokens,)),
         carray(float_pointer(a[7]), (tokens, a[16], dim)),
-        _Pages(keys, values, carray(float_pointer(a[10]), scales), carray(float_pointer(a[11]), scales)),
+        Pages(keys, values, carray(float_pointer(a[10]), scales), carray(float_pointer(a[11]), scales)),
         a[17],
         a[20],
         norms,
@@ -216,11 +208,6 @@ _BODIES = {
 }
 
 
-@functools.cache
-def _body(dtype: torch.dtype, cache_dtype: torch.dtype) -> Any:
-    return storage.body(_BODIES[dtype, cache_dtype])
-
-
 @cpu_op(mutates_args=("k_cache", "v_cache", "k_scale", "v_scale"))
 def rope_and_cache(
     qkv: Tensor,
@@ -252,7 +239,7 @@ def rope_and_cache(
     tensors = (qkv, cos, sin, positions, slots, q, k_cache, v_cache, k_scale, v_scale, q_norm, k_norm)
     pointers = [0 if one is None else one.data_ptr() for one in tensors]
     sizes = [tokens, heads, kv_heads, dim, blocks, block, *cos.shape]
-    run(_body(qkv.dtype, k_cache.dtype), [*pointers, eps_box.ctypes.data, *sizes], tokens)
+    run(storage.body(_BODIES[qkv.dtype, k_cache.dtype]), [*pointers, eps_box.ctypes.data, *sizes], tokens)
     return q
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -52,9 +53,15 @@ def _to_bfloat16(value: Any) -> Any:
     return nearest if value == value else _QUIET_NAN
 
 
+@functools.cache
 def body(function: Callable[[Any], None]) -> Any:
-    """Compile a loop body for `parallel.run`, or take it from numba's cache on disk."""
+    """Compile a loop body for `parallel.run` when it is first wanted, or take it from numba's cache on disk."""
     return cfunc(types.void(types.CPointer(types.int64)), cache=True, nopython=True)(function)
+
+
+def body_for(tensor: torch.Tensor, float32: Callable[[Any], None], bfloat16: Callable[[Any], None]) -> Any:
+    """The one of two loop bodies that reads or writes this tensor. Raises TypeError as `is_half` does."""
+    return body(bfloat16 if is_half(tensor) else float32)
 
 
 def is_half(tensor: torch.Tensor) -> bool:
