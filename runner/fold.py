@@ -1,6 +1,9 @@
 """A job's state: nothing but a fold over its log, so any prefix of the log plus the rest gives the same state.
 
 completed + failed + cancelled + expired + open = rows          (checked by `JobState.check`)
+
+Rows that were open when their job ended stay OPEN here while it is ended, and count as its ending says. If the job is
+reopened they get that ending for good, but for those that are retried.
 """
 
 from __future__ import annotations
@@ -20,7 +23,9 @@ _ROW_EVENTS = {
     "request.cancelled": CANCELLED,
     "request.expired": EXPIRED,
 }
-ENDED_STATUSES = frozenset({"completed", "failed", "cancelled", "expired"})
+_ENDINGS = {"completed": COMPLETED, "failed": FAILED, "cancelled": CANCELLED, "expired": EXPIRED}
+ENDED_STATUSES = frozenset(_ENDINGS)
+_COUNTERS = ("", "completed", "failed", "cancelled", "expired")
 
 
 @dataclass(slots=True)
@@ -36,13 +41,21 @@ class WorkerState:
 
 @dataclass(slots=True)
 class JobState:
-    """Everything the log says about one job; `apply` is the only thing that changes it. Times are Unix ms."""
+    """Everything the log says about one job; `apply` is the only thing that changes it. Times are Unix ms.
+
+    limit: the key of `limits` that ended the job. attempts: of rows that were retried; all others are at their first.
+    running_since_ms: when it started, or was last reopened.
+    shared_reasons: what a reopened job had ended for, by the outcome that its open rows got from it.
+    """
 
     name: str = ""
     status: str = ""
     reason: str | None = None
+    limit: str | None = None
     num_rows: int = 0
     rows: bytearray = field(default_factory=bytearray)
+    attempts: dict[int, int] = field(default_factory=dict)
+    shared_reasons: dict[int, str | None] = field(default_factory=dict)
     completed: int = 0
     failed: int = 0
     cancelled: int = 0
@@ -50,8 +63,10 @@ class JobState:
     prompt_tokens: int = 0
     completion_tokens: int = 0
     paused: bool = False
+    pause_reason: str | None = None
     submitted_ms: int = 0
     started_ms: int = 0
+    running_since_ms: int = 0
     ended_ms: int = 0
     spec: dict[str, Any] = field(default_factory=dict)
     submission: dict[str, Any] = field(default_factory=dict)
@@ -62,7 +77,7 @@ class JobState:
 
     @property
     def ended(self) -> bool:
-        """Whether nothing more can happen to the job."""
+        """Whether nothing more happens to the job, unless somebody retries rows of it."""
         return self.status in ENDED_STATUSES
 
     @property
@@ -89,25 +104,26 @@ class JobState:
         """Assert the module's equation, and that row states and counters agree."""
         if self.ended and self.open_rows:
             raise AssertionError(f"job ended with {self.open_rows} rows unaccounted for")
-        if not self.ended and self.rows.count(COMPLETED) != self.completed:
-            raise AssertionError(f"{self.rows.count(COMPLETED)} rows are completed, the counter says {self.completed}")
+        for outcome, name in enumerate(_COUNTERS):
+            counted, held = getattr(self, name, 0), self.rows.count(outcome)
+            if name and not self.ended and counted != held:
+                raise AssertionError(f"{held} rows are {name}, the counter says {counted}")
 
     def _close_row(self, entry: LogEntry) -> None:
         row, outcome = entry.data["row"], _ROW_EVENTS[entry.type]
         if self.rows[row] != OPEN:
             return
         self.rows[row] = outcome
+        self.count(outcome, 1)
         if outcome == COMPLETED:
-            self.completed += 1
             usage = entry.data["usage"]
             self.prompt_tokens += usage["prompt_tokens"]
             self.completion_tokens += usage["completion_tokens"]
-        elif outcome == FAILED:
-            self.failed += 1
-        elif outcome == CANCELLED:
-            self.cancelled += 1
-        else:
-            self.expired += 1
+
+    def count(self, outcome: int, change: int) -> None:
+        """Add to the counter of an outcome; open rows have none."""
+        name = _COUNTERS[outcome]
+        setattr(self, name, getattr(self, name) + change)
 
 
 def _submitted(state: JobState, entry: LogEntry) -> None:
@@ -118,15 +134,19 @@ def _submitted(state: JobState, entry: LogEntry) -> None:
 
 
 def _started(state: JobState, entry: LogEntry) -> None:
-    state.status, state.started_ms = "in_progress", entry.time
+    state.status, state.started_ms, state.running_since_ms = "in_progress", entry.time, entry.time
 
 
-def _paused(state: JobState, _entry: LogEntry) -> None:
-    state.paused = True
+def _paused(state: JobState, entry: LogEntry) -> None:
+    state.paused, state.pause_reason = True, entry.data.get("reason")
 
 
 def _resumed(state: JobState, entry: LogEntry) -> None:
-    state.paused = False
+    state.paused, state.pause_reason = False, None
+    _changed(state, entry)
+
+
+def _changed(state: JobState, entry: LogEntry) -> None:
     state.spec = {**state.spec, **entry.data.get("changes", {})}
 
 
@@ -137,10 +157,26 @@ def _cancel_requested(state: JobState, _entry: LogEntry) -> None:
 def _ended(state: JobState, entry: LogEntry) -> None:
     counts = entry.data["counts"]
     state.status, state.reason, state.ended_ms = entry.data["status"], entry.data["reason"], entry.time
+    state.limit, state.paused = entry.data.get("limit"), False
     state.completed, state.failed = counts["completed"], counts["failed"]
     state.cancelled, state.expired = counts["cancelled"], counts["expired"]
     for worker in state.workers.values():
         worker.alive = False
+
+
+def _reopened(state: JobState, entry: LogEntry) -> None:
+    outcome = _ENDINGS[state.status]
+    state.shared_reasons[outcome] = state.reason
+    state.rows = state.rows.replace(bytes([OPEN]), bytes([outcome]))
+    state.status, state.reason, state.limit, state.ended_ms = "in_progress", None, None, 0
+    state.running_since_ms = entry.time
+
+
+def _retried(state: JobState, entry: LogEntry) -> None:
+    row = entry.data["row"]
+    state.count(state.rows[row], -1)
+    state.rows[row] = OPEN
+    state.attempts[row] = entry.data["attempt"]
 
 
 def _joined(state: JobState, entry: LogEntry) -> None:
@@ -167,8 +203,11 @@ _HANDLERS: dict[str, Callable[[JobState, LogEntry], None]] = {
     "job.started": _started,
     "job.paused": _paused,
     "job.resumed": _resumed,
+    "job.changed": _changed,
     "job.cancel_requested": _cancel_requested,
+    "job.reopened": _reopened,
     "job.ended": _ended,
+    "request.retried": _retried,
     "worker.joined": _joined,
     "worker.preempted": _left,
     "worker.lost": _left,

@@ -61,7 +61,9 @@ class JobStarted(EventModel):
 
 
 class JobPaused(EventModel):
-    """No new rows are admitted."""
+    """Workers keep all tokens and leave; `reason` says why if a rule on the outputs asked."""
+
+    reason: str | None = None
 
 
 class JobResumed(EventModel):
@@ -70,15 +72,28 @@ class JobResumed(EventModel):
     changes: dict[str, Any] = Field(default_factory=dict)
 
 
+class JobChanged(EventModel):
+    """Settings that differ from here on; whether the job is paused stays as it was."""
+
+    changes: dict[str, Any]
+
+
 class JobCancelRequested(EventModel):
     """Rows in flight are dropped, then the job ends cancelled."""
 
 
+class JobReopened(EventModel):
+    """An ended job goes on: the rows of the `request.retried` that follow are open, all others keep their ending."""
+
+    rows: int = Field(ge=1, description="how many rows are open again")
+
+
 class JobEnded(EventModel):
-    """The last event. Rows still open share the job's ending."""
+    """The last event, unless the job is reopened. Rows still open share the job's ending."""
 
     status: Literal["completed", "failed", "cancelled", "expired"]
     reason: str | None
+    limit: str | None = Field(None, description="the key of `limits` that ended the job, if one did")
     counts: Counts
     usage: Usage
 
@@ -142,6 +157,21 @@ class RequestFailed(RowEvent):
     error: ErrorBody
 
 
+class RequestCancelled(RowEvent):
+    """The row was cancelled alone; `claim` is 0 if no worker had it."""
+
+    error: ErrorBody
+
+
+class RequestRetried(EventModel):
+    """The row is open again, as its attempt number `attempt`; its earlier ending no longer counts."""
+
+    row: int = Field(ge=0)
+    custom_id: str
+    attempt: int = Field(ge=2)
+    range: str = Field(description="the row belongs to this range from here on")
+
+
 class Progress(EventModel):
     """Where a worker is: rows and tokens so far in this epoch, and its rates over the last interval."""
 
@@ -160,6 +190,7 @@ class Notice(EventModel):
 
     code: str
     message: str
+    rows: list[int] | None = Field(None, description="rows to look at, where the notice is about some")
 
 
 EVENT_MODELS: dict[str, type[EventModel]] = {
@@ -167,7 +198,9 @@ EVENT_MODELS: dict[str, type[EventModel]] = {
     "job.started": JobStarted,
     "job.paused": JobPaused,
     "job.resumed": JobResumed,
+    "job.changed": JobChanged,
     "job.cancel_requested": JobCancelRequested,
+    "job.reopened": JobReopened,
     "job.ended": JobEnded,
     "worker.joined": WorkerJoined,
     "worker.preempted": WorkerPreempted,
@@ -175,6 +208,8 @@ EVENT_MODELS: dict[str, type[EventModel]] = {
     "range.claimed": RangeClaimed,
     "request.completed": RequestCompleted,
     "request.failed": RequestFailed,
+    "request.cancelled": RequestCancelled,
+    "request.retried": RequestRetried,
     "progress": Progress,
     "notice": Notice,
 }

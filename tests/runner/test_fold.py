@@ -5,7 +5,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamrunner.runner.fold import COMPLETED, FAILED, OPEN, JobState, fold
+from streamrunner.runner.fold import CANCELLED, COMPLETED, FAILED, OPEN, JobState, fold
 from streamrunner.sinks.wire import LogEntry
 
 USAGE = {"prompt_tokens": 3, "completion_tokens": 4, "total_tokens": 7}
@@ -87,3 +87,55 @@ def test_unknown_types_of_a_later_release_are_passed_over() -> None:
 
 def test_nothing_is_a_state_too() -> None:
     assert fold([]) == JobState()
+
+
+def ended(status: str, **counts: int) -> tuple[str, dict[str, Any]]:
+    whole = {"rows": 4, "completed": 0, "failed": 0, "cancelled": 0, "expired": 0, **counts}
+    return "job.ended", {"status": status, "reason": "enough", "counts": whole, "usage": USAGE}
+
+
+def retried(number: int, attempt: int) -> tuple[str, dict[str, Any]]:
+    return "request.retried", {"row": number, "custom_id": "c", "attempt": attempt, "range": "2-0"}
+
+
+RETRIED = history(
+    SUBMITTED,
+    ("job.started", {}),
+    row("completed", 2),
+    row("failed", 0),
+    ended("cancelled", completed=1, failed=1, cancelled=2),
+    ("job.reopened", {"rows": 2}),
+    retried(0, 2),
+    retried(3, 2),
+)
+
+
+def test_a_reopened_job_has_only_its_retried_rows_open() -> None:
+    state = fold(RETRIED)
+    state.check()
+    assert (state.status, state.ended, state.reason, state.ended_ms) == ("in_progress", False, None, 0)
+    assert list(state.rows) == [OPEN, CANCELLED, COMPLETED, OPEN]
+    assert (state.completed, state.failed, state.cancelled, state.open_rows) == (1, 0, 1, 2)
+    assert state.attempts == {0: 2, 3: 2}
+    assert state.shared_reasons == {CANCELLED: "enough"}
+    assert (state.started_ms, state.running_since_ms) == (2000, 6000)
+
+
+def test_the_latest_attempt_of_a_row_counts() -> None:
+    state = fold(RETRIED)
+    for entry in history(*[("notice", {})] * 8, row("completed", 0), row("failed", 3))[8:]:
+        state.apply(entry)
+    state.check()
+    assert (state.completed, state.failed, state.cancelled, state.open_rows) == (2, 1, 1, 0)
+
+
+def test_settings_that_changed_are_the_jobs_and_leave_a_pause_alone() -> None:
+    state = fold(
+        history(SUBMITTED, ("job.paused", {"reason": "a rule"}), ("job.changed", {"changes": {"priority": 5}}))
+    )
+    assert (state.spec["priority"], state.paused, state.pause_reason) == (5, True, "a rule")
+
+
+def test_a_limit_that_ended_the_job_is_named() -> None:
+    kind, data = ended("cancelled", cancelled=4)
+    assert fold(history(SUBMITTED, (kind, {**data, "limit": "max_failed"}))).limit == "max_failed"
