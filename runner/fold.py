@@ -23,8 +23,8 @@ _ROW_EVENTS = {
     "request.cancelled": CANCELLED,
     "request.expired": EXPIRED,
 }
-_ENDINGS = {"completed": COMPLETED, "failed": FAILED, "cancelled": CANCELLED, "expired": EXPIRED}
-ENDED_STATUSES = frozenset(_ENDINGS)
+OUTCOME_OF_JOB = {"completed": COMPLETED, "failed": FAILED, "cancelled": CANCELLED, "expired": EXPIRED}
+ENDED_STATUSES = frozenset(OUTCOME_OF_JOB)
 _COUNTERS = ("", "completed", "failed", "cancelled", "expired")
 
 
@@ -165,7 +165,7 @@ def _ended(state: JobState, entry: LogEntry) -> None:
 
 
 def _reopened(state: JobState, entry: LogEntry) -> None:
-    outcome = _ENDINGS[state.status]
+    outcome = OUTCOME_OF_JOB[state.status]
     state.shared_reasons[outcome] = state.reason
     state.rows = state.rows.replace(bytes([OPEN]), bytes([outcome]))
     state.status, state.reason, state.limit, state.ended_ms = "in_progress", None, None, 0

@@ -1,4 +1,4 @@
-"""Results in OpenAI's shapes: response bodies, batch output lines. What the `openai` package parses."""
+"""Results in OpenAI's shapes: the response bodies that the `openai` package parses, and what stands around them."""
 
 from __future__ import annotations
 
@@ -7,15 +7,21 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
+from streamrunner.sinks.outputs.record import ResultRecord
+
 if TYPE_CHECKING:
     from streamrunner.engine.step import TokenLogprob
     from streamrunner.runner.flight import ChoiceRun, RowRun
     from streamrunner.runner.job import JobContext
+    from streamrunner.sinks.wire import LogEntry
 
 # The engine's own faults; everything else is something about the request.
 _SERVER_FAULTS = frozenset({"nan_logits", "engine_died"})
 # JSON has no -inf; OpenAI's own floor for impossible tokens.
 _LOGPROB_FLOOR = -9999.0
+_NO_ERROR = b"null"
+# Endings with a response body as their payload.
+BODY_EVENTS = frozenset({"request.completed", "request.failed"})
 
 _encode = msgspec.json.Encoder().encode
 
@@ -64,27 +70,28 @@ def failed_payload(error: dict[str, Any]) -> bytes:
     )
 
 
-def result_line(job_id: str, event_type: str, data: dict[str, Any], payload: bytes) -> bytes:
-    """One line of batch output for a terminal event and its payload."""
-    status = 200 if event_type == "request.completed" else 500 if data["error"]["code"] in _SERVER_FAULTS else 400
-    request_id = f"req_{_ulid(job_id)}_{data['row']}"
-    return (
-        _line_head(job_id, data["row"], data["attempt"], data["custom_id"])
-        + b',"response":{"status_code":%d,"request_id":%s,"body":' % (status, _encode(request_id))
-        + payload
-        + b'},"error":null}'
-    )
+def result_record(entry: LogEntry, payload: bytes) -> ResultRecord:
+    """A row's result from its terminal event and its payload."""
+    if entry.type not in BODY_EVENTS:
+        return _ended_alone(entry)
+    data, is_completed = entry.data, entry.type == "request.completed"
+    status_code = 200 if is_completed else 500 if data["error"]["code"] in _SERVER_FAULTS else 400
+    return ResultRecord(
+        data["row"], data["attempt"], _encode(data["custom_id"]), "completed" if is_completed else "failed",
+        status_code, payload, _NO_ERROR,
+    )  # fmt: skip
 
 
-def ended_line(job_id: str, row: int, custom_id: str, error: dict[str, Any]) -> bytes:
-    """One line for a row that shares the ending of its job."""
-    return _line_head(job_id, row, 1, custom_id) + b',"response":null,"error":' + _encode(error) + b"}"
+def _ended_alone(entry: LogEntry) -> ResultRecord:
+    """A row that was cancelled alone or expired: no response, as for rows that share their job's ending."""
+    data, error = entry.data, entry.data["error"]
+    short = {"code": error["code"], "message": error["message"]}
+    return ending_record(data["row"], data["attempt"], data["custom_id"], entry.type.removeprefix("request."), short)
 
 
-def _line_head(job_id: str, row: int, attempt: int, custom_id: str) -> bytes:
-    # The id comes first: the output file finds its rows by it (sinks.jsonl).
-    line_id = f"batch_req_{_ulid(job_id)}_{row}_{attempt}"
-    return b'{"id":' + _encode(line_id) + b',"custom_id":' + _encode(custom_id)
+def ending_record(row: int, attempt: int, custom_id: str, status: str, error: dict[str, Any]) -> ResultRecord:
+    """The result of a row that shares the ending of its job: no response, and why."""
+    return ResultRecord(row, attempt, _encode(custom_id), status, 0, b"", _encode(error))
 
 
 def _chat_choice(index: int, choice: ChoiceRun, token_text: TokenText) -> dict[str, Any]:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import os
 import threading
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from streamrunner.runner.exporter import Exporter
@@ -23,6 +22,8 @@ from streamrunner.sinks.locks import WorkerLock, is_worker_dead
 from streamrunner.sinks.log import JobLog
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from streamrunner.runner.display import Display
     from streamrunner.runner.fold import JobState
     from streamrunner.runner.job import JobContext
@@ -77,8 +78,7 @@ class Session:
             exporter.finish()
 
     def _started_exporters(self) -> list[Exporter]:
-        paths = [self._job.base / Path(one.path).expanduser() for one in self._job.spec.outputs]
-        exporters = [Exporter(self._job, self._server, path) for path in paths]
+        exporters = [Exporter(self._job, self._server, output) for output in self._job.spec.outputs]
         for exporter in exporters:
             exporter.start()
         return exporters

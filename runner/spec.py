@@ -6,6 +6,7 @@ The ranges of sampling and engine settings are the engine's own: its classes are
 from __future__ import annotations
 
 import math
+import os
 from dataclasses import fields
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -84,7 +85,10 @@ Float = Annotated[float, Field(strict=True, allow_inf_nan=False)]
 Bool = Annotated[bool, Field(strict=True)]
 Text = Annotated[str, Field(min_length=1)]
 FilePath = Annotated[Text, AfterValidator(_path)]
+OutputType = Literal["jsonl", "csv"]
 Request = Annotated[dict[str, Any], AfterValidator(_plain_json)]
+
+_TYPE_OF_SUFFIX: dict[str, OutputType] = {".jsonl": "jsonl", ".ndjson": "jsonl", ".csv": "csv"}
 
 
 class Section(BaseModel):
@@ -177,10 +181,26 @@ class EventsSpec(Section):
 
 
 class OutputSpec(Section):
-    """One file of results. path: relative to the job file."""
+    """One place for results. path: relative to the job file; its suffix says the type unless `type` does."""
 
-    type: Literal["jsonl"] = "jsonl"
     path: FilePath
+    type: OutputType | None = None
+    rows: Literal["all", "completed", "failed"] = "all"
+    order: Literal["completion", "input"] = "completion"
+
+    @model_validator(mode="after")
+    def _check_type(self) -> OutputSpec:
+        meant = _type_of(self.path)
+        if self.type is not None and meant is not None and meant != self.type:
+            raise PydanticCustomError(
+                "outputs", f"`outputs`: {self.path!r} looks like {meant}, and its type is {self.type}: change either"
+            )
+        return self
+
+    @property
+    def format(self) -> OutputType:
+        """What is written."""
+        return self.type or _type_of(self.path) or "jsonl"
 
 
 class JobSpec(Section):
@@ -200,7 +220,7 @@ class JobSpec(Section):
     @classmethod
     def _default_output(cls, data: Any) -> Any:
         if isinstance(data, dict) and "outputs" not in data and isinstance(data.get("name"), str):
-            return {**data, "outputs": [{"type": "jsonl", "path": f"out/{data['name']}.jsonl"}]}
+            return {**data, "outputs": [{"path": f"out/{data['name']}.jsonl"}]}
         return data
 
     @model_validator(mode="after")
@@ -211,10 +231,18 @@ class JobSpec(Section):
             )
         if self.requests == ():
             raise PydanticCustomError("rows", "`requests` is an empty list: write at least one row")
-        paths = [output.path for output in self.outputs]
+        paths = [os.path.normpath(output.path) for output in self.outputs]
         if len(set(paths)) < len(paths):
             raise PydanticCustomError("outputs", "two `outputs` have the same path: give each its own file")
+        if self.input is not None and os.path.normpath(self.input.path) in paths:
+            raise PydanticCustomError("outputs", "an output has the path of the input: give it another")
         return self
+
+
+def _type_of(path: str) -> OutputType | None:
+    """The type that a path's suffix names, before that of a compression."""
+    name = Path(path.removesuffix(".gz").removesuffix(".zst")).name
+    return _TYPE_OF_SUFFIX.get(Path(name).suffix.lower())
 
 
 def load_spec(path: Path) -> JobSpec:

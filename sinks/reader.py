@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from streamrunner.sinks.keys import JobKeys
 
 PAGE = 256
+# For who reads the log alone and at once: fewer round trips, a few MB at a time.
+_LONG_PAGE = 4_000
 _LOG = ""
 _START = "0-0"
 
@@ -154,13 +156,19 @@ class LogReader:
 
 def read_log(client: redis.Redis, keys: JobKeys, after: str = _START) -> Iterator[LogEntry]:
     """Page through the log alone, behind entry id `after`."""
+    for page in read_log_pages(client, keys, after):
+        yield from page
+
+
+def read_log_pages(client: redis.Redis, keys: JobKeys, after: str = _START) -> Iterator[list[LogEntry]]:
+    """The log behind entry id `after`, in large pages."""
     position = after
     raw: Any = client
     while True:
-        page = raw.xrange(keys.log, f"({position}" if position != _START else "-", count=PAGE)
-        for raw_id, fields in page:
-            yield parse_log_entry(raw_id, fields)
-        if len(page) < PAGE:
+        page = raw.xrange(keys.log, f"({position}" if position != _START else "-", count=_LONG_PAGE)
+        if page:
+            yield [parse_log_entry(raw_id, fields) for raw_id, fields in page]
+        if len(page) < _LONG_PAGE:
             return
         position = page[-1][0].decode()
 

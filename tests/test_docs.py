@@ -213,7 +213,7 @@ def test_the_engine_page_lists_the_options_of_the_code() -> None:
     assert sorted(listed) == sorted([*(field.name for field in fields(EngineConfig)), "seed", "cache_dir"])
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/job-yaml.md"])
+@pytest.mark.parametrize("page", ["README.md", "docs/job-yaml.md", "docs/outputs.md"])
 def test_every_job_file_that_a_page_shows_is_accepted(page: str, tmp_path: Path) -> None:
     from streamrunner.runner.spec import load_spec
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,46 +14,75 @@ from streamrunner.runner.errors import ExitCode, RunnerError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-_PAGE = 256
+    from streamrunner.runner.selection import Selection
+
+_POLL_MS = 500
 
 
 @click.command()
 @click.argument("job", default="last")
 @click.option("-o", "--output", type=click.Path(path_type=Path, dir_okay=False), help="Write to this file instead.")
+@click.option(
+    "--order", type=click.Choice(["completion", "input"]), default="completion", show_default=True,
+    help="Rows as they ended, or as they stand in the input.",
+)  # fmt: skip
+@click.option(
+    "--rows", type=click.Choice(["all", "completed", "failed"]), default="all", show_default=True,
+    help="All rows, those with a result, or those without (failed, cancelled, expired).",
+)  # fmt: skip
+@click.option("--follow", "-f", is_flag=True, help="Go on with new results until the job has ended.")
 @where_options
-def results(where: Where, job: str, output: Path | None) -> None:
-    """Print or save a job's result lines (OpenAI's batch output), at any time.
+def results(where: Where, job: str, output: Path | None, order: str, rows: str, follow: bool) -> None:
+    """Print or save a job's result lines (OpenAI's batch output), at any time, also while it runs.
 
-    Rows that are still open have no line until the job ends.
+    Rows that are still open have no line until the job ends. With --follow in the input's order, a row waits for
+    those before it.
 
     \b
     runner results last > results.jsonl
-    runner results last -o results.jsonl
+    runner results last -o results.jsonl --order input
+    runner results last --rows failed
+    runner results last --follow | head -5
     """
+    from streamrunner.runner.selection import Selection
+
+    if follow and output is not None:
+        raise click.UsageError("--follow prints: without -o, or with `> FILE`")
+    selection = Selection(rows, order)  # type: ignore[arg-type]
     with found_job(where, job) as found:
-        lines = _lines(found)
-        if output is None:
-            _print(lines)
+        if follow:
+            _follow(found, selection)
+        elif output is None:
+            _print(_lines(found, selection))
         else:
-            click.echo(f"{_save(lines, output)} lines in {output}")
+            click.echo(f"{_save(_lines(found, selection), output)} lines in {output}")
 
 
-def _lines(found: FoundJob) -> Iterator[bytes]:
-    from streamrunner.runner.fold import JobState
-    from streamrunner.runner.results import open_row_lines, result_lines
-    from streamrunner.runner.spec import JobSpec
-    from streamrunner.sinks.reader import read_log
+def _lines(found: FoundJob, selection: Selection) -> Iterator[bytes]:
+    from streamrunner.runner.result_feed import ResultFeed
+    from streamrunner.sinks.outputs.formats import jsonl_line
 
-    state, job_id = JobState(), found.pointer.job_id
-    client = found.server.client()
-    entries = read_log(client, found.keys)
-    while page := list(islice(entries, _PAGE)):
-        for entry in page:
-            state.apply(entry)
-        yield from (one.line for one in result_lines(client, found.keys, job_id, page))
-    if state.ended:
-        spec = JobSpec.model_validate(state.spec)
-        yield from (one.line for one in open_row_lines(client, found.keys, job_id, state, spec))
+    feed, owner = ResultFeed(found.server.client(), found.keys), _owner(found).encode()
+    return (jsonl_line(owner, one) for one in feed.results.records(selection.ended_rows(feed.index).tolist()))
+
+
+def _follow(found: FoundJob, selection: Selection) -> None:
+    """Print lines as they come, until the job has ended or nobody works on it any more."""
+    from streamrunner.runner.export_file import FileExport
+    from streamrunner.runner.result_feed import ResultFeed
+    from streamrunner.runner.watcher import Watcher
+    from streamrunner.sinks.outputs.line_stream import LineStream
+
+    feed, watcher = ResultFeed(found.server.client(blocking=True), found.keys), Watcher(found.server, found.keys)
+    export = FileExport(LineStream(sys.stdout.buffer, _owner(found)), selection, feed)
+    export.settle()
+    while not (feed.ended or watcher.abandoned()):
+        if applied := feed.poll(_POLL_MS):
+            export.advance(applied)
+
+
+def _owner(found: FoundJob) -> str:
+    return found.pointer.job_id.removeprefix("job_")
 
 
 def _print(lines: Iterator[bytes]) -> None:

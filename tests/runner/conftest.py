@@ -8,14 +8,22 @@ import shutil
 import signal
 import subprocess
 import sys
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from streamrunner.runner.inputs import scan_input
+from streamrunner.runner.job import JobContext
+from streamrunner.runner.spec import JobSpec
+from streamrunner.sinks.keys import JobKeys
+from streamrunner.sinks.log import Flush, JobLog, Terminal, WorkerLease, claimed_range
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+
+    from streamrunner.sinks.server import LogServer
 
 RUNNER = Path(sys.executable).with_name("runner")
 SAMPLING = {"temperature": 0.8, "seed": 7, "max_tokens": 24, "ignore_eos": True}
@@ -104,6 +112,56 @@ class Bench:
             if process.poll() is None:
                 process.send_signal(signal.SIGKILL)
             process.communicate()
+
+
+ROW_ERROR = {"code": "context_length_exceeded", "message": "too long", "param": None}
+
+
+class LogJob:
+    """A job in a real log without an engine: its worker has claimed all rows and ends them as a test says."""
+
+    def __init__(self, server: LogServer, folder: Path, num_rows: int) -> None:
+        rows = [json.dumps({"custom_id": f"c{i}", "prompt": "x"}) for i in range(num_rows - 1)] + ["{oops"]
+        (folder / "rows.jsonl").write_text("".join(row + "\n" for row in rows))
+        self.server, self.folder, self.num_rows, self.num_flushes = server, folder, num_rows, 0
+        self.spec = JobSpec.model_validate({"name": "t", "model": "m", "input": {"path": "rows.jsonl"}})
+        self.context = JobContext("job_log", JobKeys("job_log"), self.spec, 7, folder, 1700)
+        self.client: Any = server.client()
+        self.log = JobLog(server, self.context.keys, "test", patience_s=5)
+        scan = scan_input(self.spec, folder, folder)
+        data = {"name": "t", "rows": scan.rows, "spec": self.spec.model_dump(mode="json", exclude_none=True)}
+        self.log.submit(data, scan.rows, [asdict(one) for one in scan.ranges])
+        reply = self.log.join("a", "token", {"host": "h", "pid": 1, "fingerprint": {}})
+        self.lease = WorkerLease("a", reply["epoch"], "token")
+        self.claims: list[Any] = []
+        for _ in scan.ranges:
+            self.claims.append(claimed_range(self.log.claim(self.lease, [one.id for one in self.claims])))
+
+    def finish(self, *rows: int, failed: bool = False, attempt: int = 1, size: int = 0) -> None:
+        """End rows in one flush, each with its number in its text."""
+        self.num_flushes += 1
+        terminals = [self._terminal(row, failed, attempt, size) for row in rows]
+        assert self.log.flush(self.lease, Flush(self.num_flushes, b"", "", (), terminals))["s"] == "OK"
+
+    def _terminal(self, row: int, failed: bool, attempt: int, size: int) -> Terminal:
+        [held] = [one for one in self.claims if 0 <= row - one.spec["first"] < one.spec["count"]]
+        data = {"row": row, "custom_id": f"c{row}", "attempt": attempt, "range": held.id, "claim": held.claim}
+        usage = {"prompt_tokens": 1, "completion_tokens": 2, "total_tokens": 3}
+        data |= {"error": ROW_ERROR} if failed else {"finish_reasons": ["stop"], "usage": usage}
+        choice = {"index": 0, "text": f"text of {row}" + "." * size, "finish_reason": "stop"}
+        body = {"error": ROW_ERROR} if failed else {"choices": [choice], "usage": usage}
+        kind = "request.failed" if failed else "request.completed"
+        return Terminal(row, held.id, held.claim, kind, data, json.dumps(body).encode(), 1, 2)
+
+    def cancel(self) -> None:
+        self.log.control("cmd", "cancel")
+        self.log.end("cancelled")
+
+
+@pytest.fixture
+def log_job(embedded: LogServer, tmp_path: Path) -> Callable[[int], LogJob]:
+    """Makes a job of so many rows, the last of which is no JSON: `log_job(70)`."""
+    return lambda num_rows: LogJob(embedded, tmp_path, num_rows)
 
 
 def chat(number: int, **body: Any) -> str:

@@ -15,10 +15,12 @@ from streamrunner.engine.params import SamplingParams
 from streamrunner.engine.step import TokenLogprob
 from streamrunner.runner.flight import ChoiceRun, RowRun
 from streamrunner.runner.job import JobContext
-from streamrunner.runner.response import completed_payload, ended_line, failed_payload, result_line
+from streamrunner.runner.response import completed_payload, ending_record, failed_payload, result_record
 from streamrunner.runner.rows import Row
 from streamrunner.runner.spec import JobSpec
 from streamrunner.sinks.keys import JobKeys
+from streamrunner.sinks.outputs.formats import jsonl_line
+from streamrunner.sinks.wire import LogEntry
 
 JOB = JobContext(
     "job_01abc",
@@ -29,6 +31,10 @@ JOB = JobContext(
     1700,
 )
 DATA = {"row": 3, "custom_id": 'häns "x"', "attempt": 1}
+
+
+def result_line(kind: str, data: dict[str, Any], payload: bytes) -> bytes:
+    return jsonl_line(b"01abc", result_record(LogEntry(1, 0, kind, 1, 0, "w", data), payload))
 
 
 def run(kind: Any, *, logprobs: bool = False) -> RowRun:
@@ -115,15 +121,13 @@ def test_openai_parses_whatever_a_model_says(choices: list[ChoiceRun], kind: Any
     found: Any = (ChatCompletion if kind == "chat" else Completion).model_validate(parsed, strict=True)
     texts = [choice.message.content if kind == "chat" else choice.text for choice in found.choices]
     assert texts == [choice.text for choice in choices]
-    assert json.loads(result_line("job_01abc", "request.completed", DATA, payload))["response"]["body"] == parsed
+    assert json.loads(result_line("request.completed", DATA, payload))["response"]["body"] == parsed
 
 
 @given(st.text(max_size=20), st.text(max_size=20))
 def test_any_error_is_one_line_of_json_that_openai_reads(custom_id: str, message: str) -> None:
     error = {"code": "invalid_json_line", "message": message, "param": None}
-    line = result_line(
-        "job_01abc", "request.failed", {**DATA, "custom_id": custom_id, "error": error}, failed_payload(error)
-    )
+    line = result_line("request.failed", {**DATA, "custom_id": custom_id, "error": error}, failed_payload(error))
     assert line.count(b"\n") == 0
     parsed = json.loads(line)
     assert parsed["custom_id"] == custom_id
@@ -141,7 +145,7 @@ def test_the_matched_stop_string_is_told_as_vllm_does() -> None:
 
 def test_a_completed_line_is_openais_batch_output() -> None:
     payload = completed_payload(JOB, run("chat"), text_of).payload
-    line = result_line("job_01abc", "request.completed", DATA, payload)
+    line = result_line("request.completed", DATA, payload)
     assert line.startswith(b'{"id":"batch_req_01abc_3_1","custom_id":')
     assert b"\n" not in line
     parsed = json.loads(line)
@@ -157,14 +161,14 @@ def test_a_completed_line_is_openais_batch_output() -> None:
 )
 def test_a_failed_line_has_the_error_in_its_body(code: str, status: int, kind: str) -> None:
     error = {"code": code, "message": "too long", "param": None}
-    parsed = json.loads(result_line("job_01abc", "request.failed", {**DATA, "error": error}, failed_payload(error)))
+    parsed = json.loads(result_line("request.failed", {**DATA, "error": error}, failed_payload(error)))
     assert parsed["response"]["status_code"] == status
     assert parsed["response"]["body"]["error"] == {"message": "too long", "type": kind, "param": None, "code": code}
 
 
 def test_a_row_that_shared_its_jobs_ending_has_no_response() -> None:
-    parsed = json.loads(ended_line("job_01abc", 9, "c", {"code": "batch_cancelled", "message": "by request"}))
-    assert parsed == {
+    record = ending_record(9, 1, "c", "cancelled", {"code": "batch_cancelled", "message": "by request"})
+    assert json.loads(jsonl_line(b"01abc", record)) == {
         "id": "batch_req_01abc_9_1", "custom_id": "c", "response": None,
         "error": {"code": "batch_cancelled", "message": "by request"},
     }  # fmt: skip
