@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from streamrunner.runner.exporter import Exporter
 from streamrunner.runner.fingerprint import numerics_fingerprint
 from streamrunner.runner.lease import LeaseKeeper, new_worker_id
+from streamrunner.runner.outage import OutageTeller
 from streamrunner.runner.watcher import Watcher, live_workers
 from streamrunner.sinks.errors import SinkError
 from streamrunner.sinks.locks import WorkerLock, is_worker_dead
@@ -163,6 +164,7 @@ class WorkerPart:
         self._fault: BaseException | None = None
         self._left = False
         self._worker_id = new_worker_id()
+        self._outages = OutageTeller(display.say)
         self._lock = WorkerLock(options.data_dir, self._worker_id)
         self._lease = LeaseKeeper(self._worker_id, self._log(patience_s=2.0), self._introduction())
         self._thread = threading.Thread(target=self._run, name="worker", daemon=True)
@@ -231,9 +233,10 @@ class WorkerPart:
         self._display.say(phase)
 
     def _log(self, *, patience_s: float) -> JobLog:
+        line = self._outages.line()
         return JobLog(
             self._server, self._job.keys, self._worker_id, patience_s=patience_s,
-            should_stop=self._stop.is_set, on_wait=_Once(self._display.say),
+            should_stop=self._stop.is_set, on_wait=line.wait, on_back=line.back,
         )  # fmt: skip
 
     def _introduction(self) -> dict[str, object]:
@@ -241,17 +244,3 @@ class WorkerPart:
 
         fingerprint = numerics_fingerprint(self._job.spec.engine)
         return {"host": socket.gethostname(), "pid": os.getpid(), "fingerprint": fingerprint}
-
-
-class _Once:
-    """Says that the log is away once, not at every try."""
-
-    def __init__(self, say: object) -> None:
-        self._say = say
-        self._last = float("-inf")
-
-    def __call__(self, reason: str) -> None:
-        now = time.monotonic()
-        if now - self._last > 30.0 and callable(self._say):
-            self._say(f"the log does not answer ({reason}): waiting, nothing is lost")
-        self._last = now

@@ -124,6 +124,10 @@ class Worker:
         reply = self._log.end(status, reason)
         self._lease.observe(reply)
         if reply["s"] == "OPEN":
+            self._writer.open_rows = int(reply["open"])
+            if not self._runs.in_flight:
+                # A server that lost its tail has rows open again that were done: the join tells which.
+                self._lease.faulted.set()
             return None
         if self._job.spec.events.retention == "live":
             self._log.expire_steps(_STEPS_TTL_MS)
@@ -190,11 +194,14 @@ class Worker:
             self._writer.add_event("progress", progress)
 
     def _flush(self) -> None:
-        try:
-            self._writer.flush(self._runs.in_flight)
-        except LeaseGone:
-            if self._rejoin():
+        rejoined = True
+        while rejoined:
+            try:
                 self._writer.flush(self._runs.in_flight)
+            except LeaseGone:
+                rejoined = self._rejoin()
+            else:
+                return
 
     def _row_closed(self, range_id: str, row: int, _verdict: Any) -> None:
         # CLOSED and STALE too: either way the row is no longer this worker's to finish.
@@ -206,9 +213,9 @@ class Worker:
         if reply["s"] != "OK":
             self._lease.faulted.clear()
             return False
-        held = {one["range"]: int(one["claim"]) for one in reply["held"] or ()}
-        self._writer.rejoined(lambda range_id, claim: held.get(range_id) == claim)
-        taken = self._runs.drop(lambda run: held.get(run.range) != run.claim)
+        held = {one.id: one for one in map(claimed_range, reply["held"] or ())}
+        self._writer.rejoined(held)
+        taken = self._runs.drop(lambda run: run.range not in held or held[run.range].claim != run.claim)
         if taken:
             message = (
                 f"{len(taken)} rows went to another worker while this one was away; what it had for them is dropped"

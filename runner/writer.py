@@ -2,7 +2,8 @@
 
     StepOutput ──▶ text, stop strings ──▶ row in flight ──▶ pending ──(50 ms or 64 KB)──▶ sr_v1_flush ──▶ verdicts
 
-A flush is kept until its reply is known and sent again under the same number, so a lost reply doubles nothing.
+A flush is kept until its reply is known and sent again under the same number, so a lost reply doubles nothing. On a
+server that can lose its tail the flushes of the last 10 s are kept besides, and sent again when it has (`kept`).
 Owned by the worker thread; the engine never waits for it unless the bounded queue between them is full.
 """
 
@@ -10,20 +11,25 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
+from streamrunner.runner.errors import ExitCode, RunnerError
+from streamrunner.runner.kept import KeptFlushes
 from streamrunner.runner.response import completed_payload, failed_payload
 from streamrunner.sinks.log import Flush, JobLog, Reply, Terminal
 from streamrunner.sinks.wire import StepDelta, encode_deltas
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from streamrunner.runner.flight import RowRun
     from streamrunner.runner.job import JobContext
     from streamrunner.runner.lease import LeaseKeeper
+    from streamrunner.sinks.log import ClaimedRange
 
 FLUSH_BYTES = 64 * 1024
+# Redis itself says that `everysec` can lose two seconds; a replica that takes over, what it lagged behind.
+KEEP_S = 10.0
 # A token's share of a step entry on the wire, roughly: only decides when a flush is large enough.
 _BYTES_PER_TOKEN = 12
 _TRIM_EVERY = 64
@@ -33,10 +39,6 @@ _TRIM_SLACK = 2_000
 
 class LeaseGone(Exception):
     """The flush was refused because the lease is gone or the server lost its tail: join anew, then append again."""
-
-
-class Fenced(Exception):
-    """Another acquisition of this worker id exists, which cannot happen unless somebody copied its token."""
 
 
 @dataclass(slots=True)
@@ -73,6 +75,7 @@ class LogWriter:
         self._next_n = 1
         self._last_flush = time.monotonic()
         self._trims = job.spec.events.retention == "live"
+        self._kept = KeptFlushes(KEEP_S if log.may_lose_tail else 0.0)
         self.open_rows: int | None = None
 
     @property
@@ -122,28 +125,69 @@ class LogWriter:
         self._pending.num_bytes += len(payload)
 
     def flush(self, in_flight: list[RowRun]) -> None:
-        """Send what is pending. Raises LeaseGone (nothing was lost: call `rejoined`, append again), Fenced."""
+        """Send what is pending, waiting for the log as long as its patience lasts.
+
+        Raises LeaseGone (nothing is lost: join, call `rejoined`, append again); RunnerError `lease_fenced`, `job_gone`.
+        """
         if not self._pending:
             return
+        flush = self._compose(in_flight)
+        reply = self._send(flush)
+        if reply["s"] == "GAP":
+            self._fill_gap(flush, int(reply["last"]))
+        self._take(flush, reply)
+        outage = self._log.take_outage()
+        if outage is not None:
+            message = f"the log took no writes for {outage.seconds:.1f} s, {outage.fault.message}; nothing was lost"
+            self.add_event("notice", {"code": "log_outage", "message": message})
+
+    def rejoined(self, held: Mapping[str, ClaimedRange]) -> None:
+        """Start the numbers of a new epoch, with what is still this worker's to write: `held`, as the join told.
+
+        Pending terminals under those claims stay, and kept ones come back whose rows are open again on a server that
+        lost its tail; their rows are not computed twice.
+        """
+        self._next_n = 1
+        pending = {one.row: one for one in self._pending.terminals if _is_held(one, held)}
+        lost = {one.row: one for one in self._kept.terminals() if _is_held(one, held) and _is_open(one, held)}
+        self._kept.clear()
+        self._pending.deltas = [one for one in self._pending.deltas if one.row in pending]
+        self._pending.terminals = list({**lost, **pending}.values())
+
+    def _compose(self, in_flight: list[RowRun]) -> Flush:
         pending = self._pending
         steps = encode_deltas(pending.deltas) if pending.deltas else b""
-        flush = Flush(self._next_n, steps, self._trim_point(in_flight), pending.events, pending.terminals)
+        return Flush(self._next_n, steps, self._trim_point(in_flight), pending.events, pending.terminals)
+
+    def _send(self, flush: Flush) -> Reply:
+        """Return a reply that is OK, DUP or GAP."""
         reply = self._log.flush(self._lease.lease, flush)
         self._lease.observe(reply)
         self._last_flush = time.monotonic()
-        if reply["s"] in ("EXPIRED", "GAP"):
+        if reply["s"] == "EXPIRED":
             raise LeaseGone(reply["s"])
-        if reply["s"] not in ("OK", "DUP"):
-            raise Fenced(reply["s"])
+        if reply["s"] not in ("OK", "DUP", "GAP"):
+            raise _refused(reply["s"])
+        return reply
+
+    def _fill_gap(self, flush: Flush, last: int) -> NoReturn:
+        """The server lost what came after flush `last`: send it again, under the same numbers.
+
+        Claims may be lost too, so the worker joins anew in any case and compares.
+        """
+        for one in (*self._kept.after(last), flush):
+            reply = self._send(one)
+            if reply["s"] == "GAP":
+                raise LeaseGone("GAP")
+        self._take(flush, reply)
+        raise LeaseGone("GAP")
+
+    def _take(self, flush: Flush, reply: Reply) -> None:
+        """The log has it."""
+        self._kept.add(flush)
         self._pending = Pending()
         self._next_n += 1
-        self._settle(pending.terminals, reply)
-
-    def rejoined(self, still_mine: Callable[[str, int], bool]) -> None:
-        """Start the numbers of a new epoch; keep only terminals of ranges (id, claim) that are still this worker's."""
-        self._next_n = 1
-        self._pending.deltas.clear()
-        self._pending.terminals = [one for one in self._pending.terminals if still_mine(one.range, one.claim)]
+        self._settle(list(flush.terminals), reply)
 
     def _settle(self, terminals: list[Terminal], reply: Reply) -> None:
         verdicts = reply.get("t") or []
@@ -163,3 +207,28 @@ class LogWriter:
 
 def _row_fields(row: int, custom_id: str, attempt: int, range_id: str, claim: int) -> dict[str, Any]:
     return {"row": row, "custom_id": custom_id, "attempt": attempt, "range": range_id, "claim": claim}
+
+
+def _is_held(one: Terminal, held: Mapping[str, ClaimedRange]) -> bool:
+    return one.range in held and held[one.range].claim == one.claim
+
+
+def _is_open(one: Terminal, held: Mapping[str, ClaimedRange]) -> bool:
+    claimed = held[one.range]
+    return claimed.done[one.row - int(claimed.spec["first"])] == "0"
+
+
+def _refused(status: str) -> RunnerError:
+    if status == "NOJOB":
+        return RunnerError(
+            "job_gone",
+            "the log's server has lost this job as a whole, or somebody deleted it: run the same submit again for a "
+            "fresh one, and give the server an append-only file (appendonly yes, appendfsync always)",
+            ExitCode.STOPPED,
+        )
+    return RunnerError(
+        "lease_fenced",
+        "another process joined under this worker's id and holds its rows now; this one writes nothing more. "
+        "Run the same command again",
+        ExitCode.STOPPED,
+    )

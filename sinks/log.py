@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from redis import exceptions as redis_errors
 
 from streamrunner.sinks.errors import LogUnreachable, SinkError
+from streamrunner.sinks.faults import LOST, LogFault, Outage, passing_fault
 from streamrunner.sinks.library import ensure_library
 from streamrunner.sinks.wire import decode_json, encode_json
 
@@ -25,19 +26,11 @@ if TYPE_CHECKING:
 
 LEASE_MS = 15_000
 BEAT_MS = 5_000
+_LONGEST_DELAY_S = 1.0
+# A private server that hangs (its disk does, or somebody stopped it) may go on; other refusals to start are final.
+_REVIVAL_PASSES = ("log_unreachable", "data_dir_locked")
 
 Reply = dict[str, Any]
-
-_LOST = (redis_errors.ConnectionError, redis_errors.TimeoutError, OSError)
-# The server lives but cannot take writes now: it is a replica, is out of memory or its disk is full.
-_REFUSED_FOR_NOW = (
-    redis_errors.ReadOnlyError,
-    redis_errors.OutOfMemoryError,
-    redis_errors.MasterDownError,
-    redis_errors.ClusterDownError,
-    redis_errors.TryAgainError,
-)
-_REFUSED_TEXTS = ("MISCONF", "BUSY", "Function not found")
 
 
 class Terminal(NamedTuple):
@@ -84,8 +77,9 @@ class Flush(NamedTuple):
 class JobLog:
     """Appends to one job. Not thread-safe: each thread that writes has its own.
 
-    patience_s bounds how long a call waits for an unreachable log (then LogUnreachable);
-    should_stop is asked between tries, so that a signal ends the wait.
+    patience_s bounds how long a call waits for a log that takes no writes (then LogUnreachable);
+    should_stop is asked between tries, so that a signal ends the wait. on_wait hears why before every try but the
+    first, on_back once it works again.
     """
 
     def __init__(
@@ -96,7 +90,8 @@ class JobLog:
         *,
         patience_s: float = 600.0,
         should_stop: Callable[[], bool] = lambda: False,
-        on_wait: Callable[[str], None] = lambda _reason: None,
+        on_wait: Callable[[LogFault], None] = lambda _fault: None,
+        on_back: Callable[[], None] = lambda: None,
     ) -> None:
         self._server = server
         self._keys = keys
@@ -104,7 +99,19 @@ class JobLog:
         self._patience_s = patience_s
         self._should_stop = should_stop
         self._on_wait = on_wait
+        self._on_back = on_back
         self._client: redis.Redis | None = None
+        self._outage: Outage | None = None
+
+    @property
+    def may_lose_tail(self) -> bool:
+        """Whether acknowledged writes can vanish with a crash or a failover of the server."""
+        return self._server.may_lose_tail
+
+    def take_outage(self) -> Outage | None:
+        """The last time that a call had to wait, each once: what to put on record."""
+        outage, self._outage = self._outage, None
+        return outage
 
     def submit(self, data: dict[str, Any], num_rows: int, ranges: Sequence[dict[str, Any]]) -> bool:
         """Write `job.submitted` and all ranges in one step; False if the log has begun already."""
@@ -150,8 +157,8 @@ class JobLog:
             names = [name[2:].decode() for name in client.hkeys(self._keys.meta) if name.startswith(b"w:")]
             for name in names:
                 client.pexpire(self._keys.steps(name), ttl_ms)
-        except (*_LOST, redis_errors.ResponseError):
-            self._client = None
+        except (*LOST, redis_errors.ResponseError):
+            self._disconnect()
 
     def leave(self, lease: WorkerLease, reason: str) -> Reply:
         """Give the lease back on purpose, so that others can claim this worker's ranges at once."""
@@ -166,43 +173,45 @@ class JobLog:
         keys: list[str] = [of.log, of.res, of.work, of.claims, of.done, of.meta]
         if worker is not None:
             keys += [self._keys.lease(worker), self._keys.steps(worker)]
-        deadline = time.monotonic() + self._patience_s
-        delay_s = 0.05
+        return self._patiently(f"sr_v1_{function}", [len(keys), *keys, *args])
+
+    def _patiently(self, function: str, args: list[Any]) -> Reply:
+        began, delay_s = time.monotonic(), 0.05
+        fault: LogFault | None = None
         while True:
             try:
-                reply: Any = self._connected().fcall(f"sr_v1_{function}", len(keys), *keys, *args)
+                reply: Any = self._connected().fcall(function, *args)
+            except (*LOST, redis_errors.ResponseError) as error:
+                self._disconnect()
+                fault = passing_fault(error, self._server.address)
+            else:
+                if fault is not None:
+                    self._outage = Outage(time.monotonic() - began, fault)
+                    self._on_back()
                 return dict(decode_json(reply))
-            except (*_LOST, redis_errors.ResponseError) as error:
-                reason = self._passing(error)
-            if self._should_stop() or time.monotonic() + delay_s > deadline:
-                raise LogUnreachable(f"the log at {self._server.address} does not answer ({reason})")
-            self._on_wait(reason)
+            if self._should_stop() or time.monotonic() + delay_s > began + self._patience_s:
+                raise LogUnreachable(f"the log at {self._server.address} takes no writes: {fault.message}")
+            self._on_wait(fault)
             time.sleep(delay_s)
-            delay_s = min(delay_s * 2, 1.0)
+            delay_s = min(delay_s * 2, _LONGEST_DELAY_S)
 
     def _connected(self) -> redis.Redis:
         if self._client is None:
             try:
                 self._server.revive()
-            except LogUnreachable as error:
+            except SinkError as error:
+                if error.code not in _REVIVAL_PASSES:
+                    raise
                 raise redis_errors.ConnectionError(error.message) from None
             self._client = self._server.client()
             ensure_library(self._client)
         return self._client
 
-    def _passing(self, error: Exception) -> str:
-        """Say in words what is wrong if it may pass, else raise it."""
-        text = str(error)
-        if isinstance(error, (redis_errors.AuthenticationError, redis_errors.NoPermissionError)):
-            raise SinkError("log_denied", f"the log at {self._server.address} refuses this user: {text}") from None
-        if isinstance(error, redis_errors.ResponseError) and not _passes(error):
-            raise error
-        self._client = None
-        return text or type(error).__name__
-
-
-def _passes(error: redis_errors.ResponseError) -> bool:
-    return isinstance(error, _REFUSED_FOR_NOW) or any(known in str(error) for known in _REFUSED_TEXTS)
+    def _disconnect(self) -> None:
+        """Leave nothing of a broken exchange: a late reply must never answer another call."""
+        client, self._client = self._client, None
+        if client is not None:
+            client.close()
 
 
 def claimed_range(reply: Reply) -> ClaimedRange:

@@ -35,6 +35,10 @@ class LogServer(Protocol):
     def local(self) -> bool:
         """Whether it is the private server of this data dir."""
 
+    @property
+    def may_lose_tail(self) -> bool:
+        """Whether a crash or a failover of it can lose writes that it has acknowledged."""
+
     def client(self, *, blocking: bool = False) -> redis.Redis:
         """Return a client with its own pool and no retries; `blocking` ones wait for replies without limit."""
 
@@ -70,6 +74,7 @@ class ExternalServer:
         self.address = mask_url(url)
         self._secrets = secrets_of(url)
         self._options = connection_options(url)
+        self.may_lose_tail = True
         self._notices = self._inspect()
 
     def client(self, *, blocking: bool = False) -> redis.Redis:
@@ -101,6 +106,7 @@ class ExternalServer:
         info, appendfsync = self._ask(_read_state)
         check_policy(info, self.address)
         weak = durability_notices(info, appendfsync, self.address)
+        self.may_lose_tail = bool(weak) or bool(int(info.get("connected_slaves", 0)))
         if str(self._options.get("ssl_cert_reqs", "")).lower() in ("none", "optional"):
             weak += (f"the TLS certificate of {self.address} is not verified (ssl_cert_reqs)",)
         return weak

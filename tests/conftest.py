@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import tempfile
 import time
@@ -93,6 +94,12 @@ def redis_binary() -> str:
     return found
 
 
+def _listens(path: Path) -> bool:
+    """Whether a connection is accepted: the socket's file is there a moment earlier."""
+    with socket.socket(socket.AF_UNIX) as connection:
+        return connection.connect_ex(str(path)) == 0
+
+
 @pytest.fixture
 def redis_factory(redis_binary: str) -> Iterator[Callable[..., str]]:
     """Starts throwaway Redis servers on unix sockets, durable unless told otherwise; returns their URLs."""
@@ -102,14 +109,14 @@ def redis_factory(redis_binary: str) -> Iterator[Callable[..., str]]:
         def start(**settings: str) -> str:
             folder = Path(root, str(len(running)))
             folder.mkdir()
-            socket = folder / "redis.sock"
+            path = folder / "redis.sock"
             durable = {"appendonly": "yes", "appendfsync": "always", "save": "", "maxmemory-policy": "noeviction"}
-            options = {"port": "0", "unixsocket": str(socket), "dir": str(folder), **durable}
+            options = {"port": "0", "unixsocket": str(path), "dir": str(folder), **durable}
             options |= {name.replace("_", "-"): value for name, value in settings.items()}
             arguments = [part for name, value in options.items() for part in (f"--{name}", value)]
             running.append(subprocess.Popen([redis_binary, *arguments], stdout=subprocess.DEVNULL))
-            until(socket.exists)
-            return f"unix://{socket}"
+            until(lambda: _listens(path))
+            return f"unix://{path}"
 
         yield start
         for process in running:

@@ -28,6 +28,8 @@ class EmbeddedServer:
     """One client's hold on the private server. While any exists the server runs; within 5 s of the last it is gone."""
 
     local = True
+    # Every acknowledged write is on the disk, and nobody fails over to it.
+    may_lose_tail = False
 
     def __init__(self, data_dir: Path, *, answer_timeout: float = ANSWER_SECONDS) -> None:
         """Adopt or start the server; return once it answers. Raises SinkError.

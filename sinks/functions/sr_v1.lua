@@ -55,11 +55,18 @@ local function open(keys)
   return job
 end
 
+-- Epochs and claims that a lost tail had given out must not be given out again: no server
+-- hands out a thousand of either in the seconds that it can lose.
+local function meet(job)
+  if not job.new_run then return end
+  redis.call('HSET', job.keys[6], 'gen', job.gen, 'run_id', job.run_id)
+  redis.call('HINCRBY', job.keys[6], 'epoch', 1000)
+  redis.call('HINCRBY', job.keys[6], 'claim', 1000)
+  job.new_run = false
+end
+
 local function append(job, kind, by, data)
-  if job.new_run then
-    redis.call('HSET', job.keys[6], 'gen', job.gen, 'run_id', job.run_id)
-    job.new_run = false
-  end
+  meet(job)
   job.seq = job.seq + 1
   redis.call('XADD', job.keys[1], string.format('%d-%d', job.seq, job.gen),
     'type', kind, 'v', '1', 'time', job.time, 'by', by, 'data', data)
@@ -128,30 +135,39 @@ end
 -- join   ARGV worker token data      OK epoch held | ENDED | NOJOB
 -- held: the ranges this worker still owns (it only lost its lease), as described by claim.
 ---------------------------------------------------------------------------------------------------
+local function joined_as(job, worker, epoch)
+  local joined = standing(job, 'OK')
+  joined.epoch, joined.held = epoch, {}
+  for _, pending in ipairs(redis.call('XPENDING', job.keys[3], GROUP, '-', '+', 10000, worker)) do
+    local held = read_claim(job, pending[1])
+    joined.held[#joined.held + 1] = describe_claim(job, pending[1], held)
+  end
+  return joined
+end
+
 local function join(keys, args)
   local worker, token, data = args[1], args[2], args[3]
   object(data, 'data')
   local job = open(keys)
   if not job.status then return reply({s = 'NOJOB'}) end
   if ENDED[job.status] then return reply(standing(job, 'ENDED')) end
+  -- The same token again is the caller's own join whose reply was lost.
+  local lease = redis.call('GET', keys[7]) or ''
+  local epoch = string.match(lease, '^%d+')
+  if epoch and lease == epoch .. ':' .. token then return reply(joined_as(job, worker, tonumber(epoch))) end
   if job.status == 'validating' then
     append(job, 'job.started', worker, '{}')
     job.status = 'in_progress'
     set(job, 'status', 'in_progress', 'started', job.time)
   end
-  local epoch = redis.call('HINCRBY', keys[6], 'epoch', 1)
+  meet(job)
+  epoch = redis.call('HINCRBY', keys[6], 'epoch', 1)
   local rest = string.sub(data, 2)
   append(job, 'worker.joined', worker,
     '{"worker":"' .. worker .. '","epoch":' .. epoch .. (rest == '}' and '' or ',') .. rest)
   redis.call('SET', keys[7], epoch .. ':' .. token, 'PX', LEASE_MS)
   set(job, 'w:' .. worker, 'joined')
-  local joined = standing(job, 'OK')
-  joined.epoch, joined.held = epoch, {}
-  for _, pending in ipairs(redis.call('XPENDING', keys[3], GROUP, '-', '+', 10000, worker)) do
-    local held = read_claim(job, pending[1])
-    joined.held[#joined.held + 1] = describe_claim(job, pending[1], held)
-  end
-  return reply(joined)
+  return reply(joined_as(job, worker, epoch))
 end
 
 ---------------------------------------------------------------------------------------------------
@@ -218,6 +234,7 @@ local function claim(keys, args)
     if not fresh or not fresh[1] then return reply(standing(job, busy and 'BUSY' or 'NONE')) end
     range = fresh[1][2][1][1]
   end
+  meet(job)
   local number = redis.call('HINCRBY', keys[6], 'claim', 1)
   local previous = ''
   if before then previous = before.previous == '' and before.worker or before.previous .. ',' .. before.worker end
@@ -254,13 +271,13 @@ local function parse_terminals(job, args, first, count)
   return terminals
 end
 
-local function judge(job, terminals)
+local function judge(job, worker, terminals)
   local seen, claims = {}, {}
   for _, t in ipairs(terminals) do
     if claims[t.range] == nil then claims[t.range] = read_claim(job, t.range) or false end
     local owner = claims[t.range]
     if ENDED[job.status] then t.refused = 'ENDED'
-    elseif not owner or owner.claim ~= t.claim then t.refused = 'STALE'
+    elseif not owner or owner.claim ~= t.claim or owner.worker ~= worker then t.refused = 'STALE'
     elseif seen[t.row] or redis.call('GETBIT', job.keys[5], t.row) == 1 then t.refused = 'CLOSED'
     else seen[t.row] = true end
   end
@@ -323,6 +340,7 @@ local function flush(keys, args)
   if n <= last_n then
     local again = standing(job, 'DUP')
     if n == last_n and last[2] then again.t = cjson.decode(last[2]) end
+    again.open = job.rows - redis.call('BITCOUNT', keys[5])
     return reply(again)
   end
   if n > last_n + 1 then
@@ -330,7 +348,7 @@ local function flush(keys, args)
     gap.last = last_n
     return reply(gap)
   end
-  judge(job, terminals)
+  judge(job, worker, terminals)
 
   -- First write: the only one that the server itself could refuse (its id must grow).
   if steps ~= '' then

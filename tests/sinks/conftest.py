@@ -1,0 +1,8 @@
+"""Helpers that several test files share stand beside them."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))
