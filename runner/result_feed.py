@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 from streamrunner.runner.results import ResultReader
 from streamrunner.runner.row_index import Applied, RowIndex
-from streamrunner.sinks.reader import Cursor, LogReader, read_log_pages
+from streamrunner.sinks.merge import Cursor
+from streamrunner.sinks.reader import LogReader, read_log_pages
 from streamrunner.sinks.wire import LogEntry
 
 if TYPE_CHECKING:

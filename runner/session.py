@@ -56,7 +56,7 @@ class Session:
         self._options = options
         self._stop = stop
         self._display = display
-        self._watcher = Watcher(server, job.keys, patience_s=options.log_timeout_s)
+        self._watcher = Watcher(server, job.keys, patience_s=options.log_timeout_s, should_stop=stop.is_set)
 
     @property
     def state(self) -> JobState:

@@ -1,4 +1,4 @@
-"""Follow a job across lost connections and server restarts: snapshot, page, follow, without gap or duplicate.
+"""Follow a job from a blocking thread, across lost connections and server restarts, without gap or duplicate.
 
 The end comes from the log (`job.ended`) or from the leases (nobody has held the job for a while), never from a last
 message that could be missed.
@@ -7,30 +7,28 @@ message that could be missed.
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from streamrunner.runner.fold import JobState
-from streamrunner.sinks.errors import LogUnreachable
-from streamrunner.sinks.reader import Cursor, Item, LogReader, Resync
-from streamrunner.sinks.wire import LogEntry
+from streamrunner.runner.follower import ABANDONED_S, Follower, ask_for_life
+from streamrunner.runner.line import Line
+from streamrunner.runner.view import View
+from streamrunner.sinks.reader import drive
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable
 
     import redis
 
+    from streamrunner.runner.fold import JobState
+    from streamrunner.runner.job_events import Event
     from streamrunner.sinks.keys import JobKeys
     from streamrunner.sinks.server import LogServer
 
-# A lease lives 15 s; whoever was killed has been replaced or is missed by then.
-ABANDONED_S = 20.0
-_RETRY_S = 0.25
-
 
 class Watcher:
-    """Reads one job on a connection of its own. Not thread-safe.
+    """Reads one job's log and folds it, for a process that has its own idea of the end. Not thread-safe.
 
-    `state` is folded from what was read; with a `cursor` it stays empty, since half a log is no state.
+    should_stop is asked while the log is away. Raises SinkError (`log_conflict`) at what a newer release wrote.
     """
 
     def __init__(
@@ -38,90 +36,31 @@ class Watcher:
         server: LogServer,
         keys: JobKeys,
         *,
-        cursor: Cursor | None = None,
-        tokens: bool = False,
         patience_s: float = 600,
+        should_stop: Callable[[], bool] = lambda: False,
     ) -> None:
-        self.state = JobState()
-        self._server = server
-        self._keys = keys
-        self._tokens = tokens
-        self._patience_s = patience_s
-        self._folds = cursor is None
-        self._client = _own_connection(server)
-        self._reader = LogReader(self._client, keys, cursor=cursor, tokens=tokens)
+        self._line = Line(server)
         self._seen_alive = time.monotonic()
+        self._follower = Follower(
+            keys, View(tokens=False, payloads=False), any_version=False, patience_s=patience_s, should_stop=should_stop
+        )
 
-    def poll(self, block_ms: int | None) -> list[Item] | Resync:
-        """The next entries; `Resync` after the server lost its last writes: begin again from the start."""
-        from redis.exceptions import RedisError
+    @property
+    def state(self) -> JobState:
+        """The job as far as it has been read."""
+        return self._follower.state
 
-        try:
-            items = self._reader.poll(block_ms)
-        except (RedisError, OSError):
-            return self._reconnect()
-        self.fold(item.entry for item in items)
-        return items
-
-    def fold(self, entries: Iterable[Any]) -> None:
-        """Take log entries into `state`, if this watcher reads from the start."""
-        for entry in entries:
-            if self._folds and isinstance(entry, LogEntry):
-                self.state.apply(entry)
+    def poll(self, block_ms: int | None) -> list[Event]:
+        """The next events, empty when there are none within block_ms; after a `resync` the state begins anew."""
+        return self._line.run(self._follower.next_page(block_ms))
 
     def abandoned(self) -> bool:
         """Whether no worker has held the job for so long that nobody will answer for it."""
-        if self.live_workers():
+        if self._line.run(self._follower.life()).workers:
             self._seen_alive = time.monotonic()
         return time.monotonic() - self._seen_alive > ABANDONED_S
-
-    def live_workers(self) -> list[str]:
-        """Workers whose lease has not run out; empty while the server does not answer."""
-        from redis.exceptions import RedisError
-
-        try:
-            return live_workers(self._client, self._keys)
-        except (RedisError, OSError):
-            return []
-
-    def _reconnect(self) -> list[Item] | Resync:
-        deadline = time.monotonic() + self._patience_s
-        while True:
-            try:
-                return self._reopen()
-            except LogUnreachable:
-                if time.monotonic() > deadline:
-                    raise
-            time.sleep(_RETRY_S)
-
-    def _reopen(self) -> list[Item] | Resync:
-        from redis.exceptions import RedisError
-
-        cursor = self._reader.cursor
-        try:
-            self._server.revive()
-            self._client = _own_connection(self._server)
-            self._reader = LogReader(self._client, self._keys, cursor=cursor, tokens=self._tokens)
-            lost = self._reader.check()
-        except (RedisError, OSError) as error:
-            raise LogUnreachable(f"the log at {self._server.address} does not answer: {error}") from error
-        if lost is None:
-            return []
-        self.state = JobState()
-        self._reader = LogReader(self._client, self._keys, tokens=self._tokens)
-        return lost
-
-
-def _own_connection(server: LogServer) -> redis.Redis:
-    """A client of one connection: a pool would replace a broken one silently, and a lost tail would go unnoticed."""
-    pooled: Any = server.client(blocking=True)
-    single: redis.Redis = pooled.client()
-    return single
 
 
 def live_workers(client: redis.Redis, keys: JobKeys) -> list[str]:
     """Workers of the job that joined, did not leave, and hold their lease."""
-    raw: Any = client
-    meta = raw.hgetall(keys.meta)
-    joined = [name[2:].decode() for name, value in meta.items() if name.startswith(b"w:") and value == b"joined"]
-    return [worker for worker in joined if raw.exists(keys.lease(worker))]
+    return drive(client, ask_for_life(keys)).workers

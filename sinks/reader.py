@@ -1,20 +1,18 @@
 """Follow a job: its log and every worker's step stream, merged by the server's clock, from any cursor.
 
-    log      ── 12 ── 13 ─────────── 14 ──▶      one XREAD over all streams; an entry is handed on only when no
-    steps:a  ─── 1 ─── 2 ── 3 ───────────▶       stream can still bring an earlier one (the horizon), the rest
-    steps:b  ───────────────── 1 ── 2 ───▶       waits in a buffer that holds at most a page per stream
-
 Plain reads on an own connection: no group, nothing pending on the server, a slow reader costs nobody anything.
+
+What is asked of the server is written as generators: they yield a round of commands and are sent the replies. So there
+is one way to read a job, whoever carries the commands: `drive` with a client, or an event loop (`runner.line`).
 """
 
 from __future__ import annotations
 
-import base64
-import heapq
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Generator
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from streamrunner.sinks.errors import SinkError
-from streamrunner.sinks.wire import LogEntry, StepEntry, decode_json, encode_json, parse_log_entry, parse_step_entry
+from streamrunner.sinks.merge import LOG, PAGE, START, Cursor, Item, StreamMerge
+from streamrunner.sinks.wire import LogEntry, StepEntry, parse_log_entry, parse_step_entry
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -23,31 +21,14 @@ if TYPE_CHECKING:
 
     from streamrunner.sinks.keys import JobKeys
 
-PAGE = 256
 # For who reads the log alone and at once: fewer round trips, a few MB at a time.
 _LONG_PAGE = 4_000
-_LOG = ""
-_START = "0-0"
 
+T = TypeVar("T")
 
-class Cursor(NamedTuple):
-    """How far a reader came in each stream; opaque outside (`str` and `parse`)."""
-
-    log: str = _START
-    steps: tuple[tuple[str, str], ...] = ()
-
-    def __str__(self) -> str:
-        return base64.urlsafe_b64encode(encode_json([self.log, *self.steps])).decode().rstrip("=")
-
-    @classmethod
-    def parse(cls, text: str) -> Cursor:
-        """Raises SinkError (`bad_cursor`) for anything a reader did not print."""
-        try:
-            log, *steps = decode_json(base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)))
-            positions = tuple((str(worker), _checked(position)) for worker, position in steps)
-            return cls(_checked(log), positions)
-        except (ValueError, TypeError) as error:
-            raise SinkError("bad_cursor", "the cursor is not one that `runner events --json` printed") from error
+Command = tuple[Any, ...]
+# Yields commands that may go out in one round trip; is sent their replies.
+Asking = Generator[list[Command], list[Any], T]
 
 
 class Resync(NamedTuple):
@@ -56,116 +37,144 @@ class Resync(NamedTuple):
     reason: str
 
 
-Entry = LogEntry | StepEntry
-
-
-class Item(NamedTuple):
-    """One entry with the cursor that continues right behind it."""
-
-    entry: Entry
-    cursor: Cursor
-
-
 class LogReader:
     """Reads one job's streams. Not thread-safe; a client of its own, `blocking` if poll is to wait.
 
     tokens: read the step streams too.
+    any_version: hand on entries that this release cannot read as `Unreadable` instead of raising SinkError.
     """
 
     def __init__(
-        self, client: redis.Redis, keys: JobKeys, *, cursor: Cursor | None = None, tokens: bool = False
+        self,
+        client: redis.Redis,
+        keys: JobKeys,
+        *,
+        cursor: Cursor | None = None,
+        tokens: bool = False,
+        any_version: bool = False,
     ) -> None:
-        self._client: Any = client
+        self._client = client
         self._keys = keys
-        self._tokens = tokens
-        start = cursor or Cursor()
-        # Where the next XREAD starts, and where the consumer stands: they differ by what is buffered.
-        self._read: dict[str, str] = {_LOG: start.log, **(dict(start.steps) if tokens else {})}
-        self._given = dict(self._read)
-        self._pending: list[tuple[int, int, int, str, Entry, str]] = []
-        self._order = 0
+        self._merge = StreamMerge(cursor, tokens=tokens, any_version=any_version)
 
     @property
     def cursor(self) -> Cursor:
         """Continues behind the last entry handed on."""
-        steps = tuple(sorted((worker, position) for worker, position in self._given.items() if worker != _LOG))
-        return Cursor(self._given[_LOG], steps)
+        return self._merge.cursor
 
     def check(self) -> Resync | None:
         """Ask whether the server still knows where this reader stands; to be called after every reconnect."""
-        position = self._given[_LOG]
-        if position != _START and not self._client.xrange(self._keys.log, position, position):
-            return Resync(f"the log no longer holds entry {position}: the server lost its last writes")
-        return None
+        return drive(self._client, ask_for_cursor(self._keys, self._merge.cursor))
 
     def poll(self, block_ms: int | None = None) -> list[Item]:
         """The next entries in order; empty when there are none (within block_ms, if given)."""
-        horizon = self._fetch(None)
-        if not self._pending and block_ms:
-            horizon = self._fetch(block_ms)
-        return list(self._hand_on(horizon))
-
-    def _fetch(self, block_ms: int | None) -> int | None:
-        names = {self._key(name).encode(): name for name in self._read}
-        streams = {key: self._read[name] for key, name in names.items()}
-        pages = self._client.xread(streams, count=PAGE, block=block_ms) or []
-        horizons = [self._take(names[key], entries) for key, entries in pages]
-        return min((one for one in horizons if one is not None), default=None)
-
-    def _take(self, name: str, entries: list[tuple[bytes, Any]]) -> int | None:
-        """Buffer one stream's page; returns the time up to which all streams are known to be read."""
-        horizon: int | None = None
-        for raw_id, fields in entries:
-            entry = parse_log_entry(raw_id, fields) if name == _LOG else parse_step_entry(name, raw_id, fields)
-            self._order += 1
-            # Tokens before the log's entries of the same flush, so that a terminal comes after its tokens.
-            rank = 1 if name == _LOG else 0
-            heapq.heappush(self._pending, (entry.time, rank, self._order, name, entry, raw_id.decode()))
-            if self._discovers(entry):
-                horizon = horizon or entry.time
-        self._read[name] = entries[-1][0].decode()
-        if len(entries) == PAGE:
-            last: int = int(self._pending_time(name))
-            horizon = last if horizon is None else min(horizon, last)
-        return horizon
-
-    def _discovers(self, entry: Entry) -> bool:
-        """Whether the entry tells of a step stream that is to be read from now on."""
-        if not self._tokens or not isinstance(entry, LogEntry) or entry.type != "worker.joined":
-            return False
-        worker = entry.data["worker"]
-        is_new = worker not in self._read
-        self._read.setdefault(worker, _START)
-        return is_new
-
-    def _pending_time(self, name: str) -> int:
-        return max(time for time, _, _, stream, _, _ in self._pending if stream == name)
-
-    def _hand_on(self, horizon: int | None) -> Iterator[Item]:
-        while self._pending and (horizon is None or self._pending[0][0] <= horizon):
-            _, _, _, name, entry, position = heapq.heappop(self._pending)
-            self._given[name] = position
-            if self._tokens and isinstance(entry, LogEntry) and entry.type == "worker.joined":
-                # A cursor taken from here on must lead back to this worker's stream.
-                self._given.setdefault(entry.data["worker"], _START)
-            yield Item(entry, self.cursor)
-
-    def _key(self, name: str) -> str:
-        return self._keys.log if name == _LOG else self._keys.steps(name)
+        return drive(self._client, ask_for_entries(self._keys, self._merge, block_ms))
 
 
-def read_log(client: redis.Redis, keys: JobKeys, after: str = _START) -> Iterator[LogEntry]:
+def drive(client: redis.Redis, asking: Asking[T]) -> T:
+    """Carry the commands of a generator to the server, until it returns."""
+    try:
+        commands = next(asking)
+        while True:
+            commands = _answer(client, asking, commands)
+    except StopIteration as done:
+        result: T = done.value
+        return result
+
+
+def _answer(client: redis.Redis, asking: Asking[Any], commands: list[Command]) -> list[Command]:
+    from redis.exceptions import RedisError
+
+    try:
+        replies = perform(client, commands)
+    except (RedisError, OSError) as error:
+        return asking.throw(error)
+    return asking.send(replies)
+
+
+def perform(client: redis.Redis, commands: list[Command]) -> list[Any]:
+    """The replies to commands, in one round trip."""
+    raw: Any = client
+    if len(commands) == 1:
+        return [raw.execute_command(*commands[0])]
+    pipe = raw.pipeline(transaction=False)
+    for command in commands:
+        pipe.execute_command(*command)
+    replies: list[Any] = pipe.execute()
+    return replies
+
+
+def ask_for_entries(keys: JobKeys, merge: StreamMerge, block_ms: int | None, limit: int = PAGE) -> Asking[list[Item]]:
+    """The next items of a merge, at most `limit`; empty when there is nothing more (within block_ms, if given)."""
+    may_wait, has_read = bool(block_ms), False
+    while True:
+        items = merge.hand_on(limit)
+        if items or (has_read and not may_wait and merge.idle):
+            return items
+        waits = may_wait and merge.idle
+        yield from _read_round(keys, merge, block_ms if waits else None)
+        may_wait, has_read = may_wait and not waits, True
+
+
+def ask_for_cursor(keys: JobKeys, cursor: Cursor) -> Asking[Resync | None]:
+    """Whether the log still holds the entry that a cursor points at."""
+    if cursor.log != START:
+        [found] = yield [("XRANGE", keys.log, cursor.log, cursor.log)]
+        if not found:
+            return Resync(f"the log no longer holds entry {cursor.log}: the server lost its last writes")
+    return None
+
+
+def ask_for_late_workers(keys: JobKeys, merge: StreamMerge) -> Asking[None]:
+    """Have a merge read tokens from the time of its cursor on, where that was taken by a reader without tokens."""
+    position = merge.cursor.log
+    if merge.counts_steps or position == START:
+        return
+    found, meta = yield [("XRANGE", keys.log, position, position), ("HGETALL", keys.meta)]
+    since_ms = int(found[0][1][b"time"]) if found else 0
+    for name in meta:
+        if name.startswith(b"w:"):
+            merge.join_late(name[2:].decode(), since_ms)
+
+
+def ask_for_trimmed(keys: JobKeys, worker: str) -> Asking[tuple[int, str | None]]:
+    """How many entries a worker's step stream has lost to retention, and the id of its oldest; None if it is gone."""
+    from redis.exceptions import ResponseError
+
+    try:
+        [info] = yield [("XINFO STREAM", keys.steps(worker))]
+    except ResponseError:
+        return 0, None
+    first = info["first-entry"]
+    return info["entries-added"] - info["length"], first and first[0].decode()
+
+
+def _read_round(keys: JobKeys, merge: StreamMerge, block_ms: int | None) -> Asking[None]:
+    asked = merge.wanted()
+    names = {_key(keys, name).encode(): name for name in asked}
+    block = ("BLOCK", block_ms) if block_ms else ()
+    [pages] = yield [("XREAD", "COUNT", PAGE, *block, "STREAMS", *names, *asked.values())]
+    for suspect in merge.accept(asked, {names[key]: page for key, page in pages or ()}):
+        num_trimmed, first_id = yield from ask_for_trimmed(keys, suspect.worker)
+        merge.settle(suspect, num_trimmed, first_id)
+
+
+def _key(keys: JobKeys, name: str) -> str:
+    return keys.log if name == LOG else keys.steps(name)
+
+
+def read_log(client: redis.Redis, keys: JobKeys, after: str = START) -> Iterator[LogEntry]:
     """Page through the log alone, behind entry id `after`."""
     for page in read_log_pages(client, keys, after):
         yield from page
 
 
-def read_log_pages(client: redis.Redis, keys: JobKeys, after: str = _START) -> Iterator[list[LogEntry]]:
+def read_log_pages(client: redis.Redis, keys: JobKeys, after: str = START) -> Iterator[list[LogEntry]]:
     """The log behind entry id `after`, in large pages."""
     position = after
     raw: Any = client
     while True:
-        page = raw.xrange(keys.log, f"({position}" if position != _START else "-", count=_LONG_PAGE)
+        page = raw.xrange(keys.log, f"({position}" if position != START else "-", count=_LONG_PAGE)
         if page:
             yield [parse_log_entry(raw_id, fields) for raw_id, fields in page]
         if len(page) < _LONG_PAGE:
@@ -188,17 +197,10 @@ def read_steps(client: redis.Redis, keys: JobKeys, worker: str) -> Iterator[Step
 
 def read_payloads(client: redis.Redis, keys: JobKeys, entries: list[LogEntry]) -> dict[str, bytes]:
     """The payloads of terminal events, by entry id; one round trip."""
-    raw: Any = client
-    pipe = raw.pipeline(transaction=False)
-    for entry in entries:
-        pipe.xrange(keys.res, entry.id, entry.id)
-    found: dict[str, bytes] = {}
-    for entry, page in zip(entries, pipe.execute(), strict=True):
-        if page:
-            found[entry.id] = page[0][1][b"p"]
-    return found
+    return drive(client, ask_for_payloads(keys, entries)) if entries else {}
 
 
-def _checked(position: Any) -> str:
-    left, _, right = str(position).partition("-")
-    return f"{int(left)}-{int(right)}"
+def ask_for_payloads(keys: JobKeys, entries: list[LogEntry]) -> Asking[dict[str, bytes]]:
+    """The payloads of terminal events, by entry id; what retention took is missing."""
+    pages = yield [("XRANGE", keys.res, entry.id, entry.id) for entry in entries]
+    return {entry.id: page[0][1][b"p"] for entry, page in zip(entries, pages, strict=True) if page}

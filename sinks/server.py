@@ -7,7 +7,7 @@ import time
 from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
 
 from streamrunner.sinks.address import connection_options, mask_url, scrub, secrets_of
-from streamrunner.sinks.connect import make_client
+from streamrunner.sinks.connect import make_async_client, make_client
 from streamrunner.sinks.errors import LogUnreachable, SinkError
 from streamrunner.sinks.policy import UNKNOWN, check_policy, durability_notices
 
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     import redis
+    import redis.asyncio
 
 _T = TypeVar("_T")
 
@@ -41,6 +42,9 @@ class LogServer(Protocol):
 
     def client(self, *, blocking: bool = False) -> redis.Redis:
         """Return a client with its own pool and no retries; `blocking` ones wait for replies without limit."""
+
+    def async_client(self) -> redis.asyncio.Redis:
+        """Return a client of one connection for an event loop, without retries, that waits without limit."""
 
     def reader(self) -> Any:
         """Return a client for short reads (exists, hgetall, xrange, xrevrange), as light as can be."""
@@ -80,6 +84,10 @@ class ExternalServer:
     def client(self, *, blocking: bool = False) -> redis.Redis:
         """Return a client with its own pool and no retries; `blocking` ones wait for replies without limit."""
         return make_client(self._options, blocking=blocking)
+
+    def async_client(self) -> redis.asyncio.Redis:
+        """Return a client of one connection for an event loop, without retries, that waits without limit."""
+        return make_async_client(self._options)
 
     def reader(self) -> redis.Redis:
         """Return an ordinary client: over the network nothing lighter is worth it."""

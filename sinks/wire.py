@@ -58,6 +58,16 @@ class StepEntry(NamedTuple):
     deltas: list[StepDelta]
 
 
+class Unreadable(NamedTuple):
+    """An entry whose version is newer than this reader, or that is none of ours; `worker` is "" for the log."""
+
+    worker: str
+    id: str
+    type: str
+    time: int
+    reason: str
+
+
 def parse_id(raw: bytes) -> tuple[int, int]:
     """Split `<ms>-<seq>` of a stream id into its two numbers."""
     left, _, right = raw.partition(b"-")
@@ -66,25 +76,53 @@ def parse_id(raw: bytes) -> tuple[int, int]:
 
 def parse_log_entry(raw_id: bytes, fields: Fields) -> LogEntry:
     """Read one entry of `…:log`. Raises SinkError (`log_conflict`) for a version newer than this reader."""
-    version = int(fields[b"v"])
-    if version > WIRE_VERSION:
-        raise SinkError(
-            "log_conflict",
-            f"log entry {raw_id.decode()} has version {version}, this release reads up to {WIRE_VERSION}: "
-            "upgrade streamrunner",
-        )
+    version = _checked_version("log entry", raw_id, fields)
     seq, gen = parse_id(raw_id)
     data = decode_json(fields[b"data"])
     return LogEntry(seq, gen, fields[b"type"].decode(), version, int(fields[b"time"]), fields[b"by"].decode(), data)
 
 
 def parse_step_entry(worker: str, raw_id: bytes, fields: Fields) -> StepEntry:
-    """Read one entry of `…:steps:<worker>`."""
+    """Read one entry of `…:steps:<worker>`. Raises SinkError (`log_conflict`) for a version newer than this reader."""
+    _checked_version(f"entry of {worker}", raw_id, fields)
     epoch, n = parse_id(raw_id)
-    deltas = [StepDelta(*item) for item in decode_json(fields[b"d"])]
+    # What a newer writer appends to a delta is left out, as unknown fields of an event are.
+    deltas = [StepDelta(*item[: len(StepDelta._fields)]) for item in decode_json(fields[b"d"])]
     return StepEntry(worker, epoch, n, int(fields[b"t"]), deltas)
+
+
+def read_log_entry(raw_id: bytes, fields: Fields) -> LogEntry | Unreadable:
+    """Read one entry of `…:log` for a follower, which says what it cannot read and goes on."""
+    try:
+        return parse_log_entry(raw_id, fields)
+    except (SinkError, ValueError, KeyError, TypeError) as error:
+        return _unreadable("", raw_id, fields.get(b"type", b""), fields.get(b"time", b""), error)
+
+
+def read_step_entry(worker: str, raw_id: bytes, fields: Fields) -> StepEntry | Unreadable:
+    """Read one entry of `…:steps:<worker>` for a follower."""
+    try:
+        return parse_step_entry(worker, raw_id, fields)
+    except (SinkError, ValueError, KeyError, TypeError) as error:
+        return _unreadable(worker, raw_id, b"tokens", fields.get(b"t", b""), error)
 
 
 def encode_deltas(deltas: list[StepDelta]) -> bytes:
     """The `d` field of a step entry: JSON without spaces, logprobs left off where there are none."""
     return encode_json([delta if delta.logprobs is not None else delta[:-1] for delta in deltas])
+
+
+def _checked_version(what: str, raw_id: bytes, fields: Fields) -> int:
+    version = int(fields[b"v"])
+    if version > WIRE_VERSION:
+        raise SinkError(
+            "log_conflict",
+            f"{what} {raw_id.decode()} has version {version}, this release reads up to {WIRE_VERSION}: "
+            "upgrade streamrunner",
+        )
+    return version
+
+
+def _unreadable(worker: str, raw_id: bytes, kind: bytes, time: bytes, error: Exception) -> Unreadable:
+    reason = error.message if isinstance(error, SinkError) else f"entry {raw_id.decode()} is none of a runner's"
+    return Unreadable(worker, raw_id.decode(), kind.decode(), int(time) if time.isdigit() else 0, reason)

@@ -8,17 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from streamrunner.runner.cli.common import FoundJob, Where, found_job, where_options
+from streamrunner.runner.cli.common import Where, found_job, where_options
 from streamrunner.runner.errors import ExitCode
 from streamrunner.runner.terminal import clean
-from streamrunner.sinks.wire import LogEntry, StepEntry
 
 if TYPE_CHECKING:
-    from streamrunner.runner.watcher import Watcher
-    from streamrunner.sinks.reader import Item
+    from streamrunner.runner.event_stream import Watch
 
-_POLL_MS = 1000
-_PAYLOAD_TYPES = ("request.completed", "request.failed")
+ABANDONED = "no worker has held this job for 20 s: `runner submit` the same file goes on with it"
 
 
 @click.command()
@@ -26,85 +23,64 @@ _PAYLOAD_TYPES = ("request.completed", "request.failed")
 @click.option("--follow", "-f", is_flag=True, help="Stay until the job ends.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a line, with a cursor to go on from.")
 @click.option("--since", metavar="CURSOR", help="Begin behind the line that had this cursor.")
-@click.option("--type", "types", multiple=True, metavar="TYPE", help="Only these types (repeatable), e.g. tokens.")
+@click.option("--snapshot", is_flag=True, help="Begin with the job so far, in one event, and go on with what is new.")
+@click.option(
+    "--type", "types", multiple=True, metavar="TYPE", help="Only these types (repeatable), e.g. tokens or 'request.*'."
+)
+@click.option(
+    "--row", "rows", multiple=True, type=click.IntRange(min=0), metavar="ROW",
+    help="Of what concerns rows, only these (repeatable; lines of the input from 0).",
+)  # fmt: skip
 @where_options
-def events(where: Where, job: str, follow: bool, as_json: bool, since: str | None, types: tuple[str, ...]) -> int:
+def events(
+    where: Where,
+    job: str,
+    follow: bool,
+    as_json: bool,
+    since: str | None,
+    snapshot: bool,
+    types: tuple[str, ...],
+    rows: tuple[int, ...],
+) -> int:
     """Print a job's events, token by token, from any point on.
 
     \b
     runner events last --follow
-    runner events last --follow --json --type tokens
+    runner events last --follow --json --type tokens --row 0
+    runner events last --json --type 'request.*'
     runner events last --json --since "$CURSOR"
     """
-    from streamrunner.runner.watcher import Watcher
-    from streamrunner.sinks.reader import Cursor
+    from streamrunner.runner.event_stream import Source, Watch, WatchOptions
+    from streamrunner.runner.view import View
 
+    if since and snapshot:
+        raise click.UsageError(
+            "--snapshot begins with the whole job so far, --since behind one event: give one of them"
+        )
     with found_job(where, job) as found:
-        cursor = Cursor.parse(since) if since else None
-        watcher = Watcher(found.server, found.keys, cursor=cursor, tokens=True)
-        return _Printer(found, as_json, frozenset(types)).run(watcher, follow)
+        source = Source.of(found.server, found.pointer.job_id)
+        view = View(types or None, rows or None)
+        return _print(Watch(source, view, WatchOptions(since or None, snapshot, follow)), as_json)
 
 
-class _Printer:
-    def __init__(self, found: FoundJob, as_json: bool, types: frozenset[str]) -> None:
-        self._found = found
-        self._as_json = as_json
-        self._types = types
-        self._ended = False
-        self._client = found.server.client()
-
-    def run(self, watcher: Watcher, follow: bool) -> int:
-        while True:
-            answer = watcher.poll(_POLL_MS if follow else None)
-            if not isinstance(answer, list):
-                self._write({"type": "resync", "data": {"reason": answer.reason}})
-                continue
-            for item in answer:
-                self._show(item)
-            sys.stdout.flush()
-            if (self._ended or not follow) and not answer:
-                return ExitCode.OK
-            if not answer and watcher.abandoned():
-                click.echo(
-                    "no worker has held this job for 20 s: `runner submit` the same file goes on with it", err=True
-                )
-                return ExitCode.STOPPED
-
-    def _show(self, item: Item) -> None:
-        entry = item.entry
-        kind = entry.type if isinstance(entry, LogEntry) else "tokens"
-        self._ended = self._ended or kind == "job.ended"
-        if self._types and kind not in self._types:
-            return
-        self._write(self._line(entry) | {"cursor": str(item.cursor)})
-
-    def _line(self, entry: LogEntry | StepEntry) -> dict[str, Any]:
-        if isinstance(entry, StepEntry):
-            return _token_line(entry)
-        data = self._with_payload(entry) if entry.type in _PAYLOAD_TYPES else entry.data
-        return {"seq": entry.seq, "type": entry.type, "v": entry.v, "time": entry.time, "by": entry.by, "data": data}
-
-    def _with_payload(self, entry: LogEntry) -> dict[str, Any]:
-        from streamrunner.sinks.reader import read_payloads
-        from streamrunner.sinks.wire import decode_json
-
-        payload = read_payloads(self._client, self._found.keys, [entry]).get(entry.id)
-        choices = decode_json(payload).get("choices") if payload else None
-        return {**entry.data, "choices": choices} if choices is not None else entry.data
-
-    def _write(self, line: dict[str, Any]) -> None:
-        if self._as_json:
-            sys.stdout.write(json.dumps(line, ensure_ascii=False, separators=(",", ":")) + "\n")
-        else:
-            sys.stdout.write(clean(_human(line)) + "\n")
+def _print(watch: Watch, as_json: bool) -> int:
+    for page in watch.pages():
+        for event in page:
+            # The end needs no line of its own: job.ended is one, and whoever waits is told below.
+            if event.type != "ended":
+                _write(event.to_json(), as_json)
+        sys.stdout.flush()
+    if watch.end is not None and watch.end.abandoned:
+        click.echo(ABANDONED, err=True)
+        return ExitCode.STOPPED
+    return ExitCode.OK
 
 
-def _token_line(entry: StepEntry) -> dict[str, Any]:
-    deltas = [{name: value for name, value in delta._asdict().items() if value is not None} for delta in entry.deltas]
-    return {
-        "type": "tokens", "v": 1, "time": entry.time, "by": entry.worker, "step": f"{entry.epoch}-{entry.n}",
-        "data": {"deltas": deltas},
-    }  # fmt: skip
+def _write(line: dict[str, Any], as_json: bool) -> None:
+    if as_json:
+        sys.stdout.write(json.dumps(line, ensure_ascii=False, separators=(",", ":")) + "\n")
+    else:
+        sys.stdout.write(clean(_human(line)) + "\n")
 
 
 def _human(line: dict[str, Any]) -> str:

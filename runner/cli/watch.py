@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+from typing import TYPE_CHECKING
 
 import click
 
 from streamrunner.runner.cli.common import Where, found_job, where_options
+from streamrunner.runner.cli.events import ABANDONED
 from streamrunner.runner.errors import ExitCode
 from streamrunner.runner.summary import state_as_json
 
-_POLL_MS = 250
+if TYPE_CHECKING:
+    from streamrunner.runner.event_stream import Watch
 
 
 @click.command()
@@ -24,25 +27,29 @@ def watch(where: Where, job: str, as_json: bool) -> int:
     runner watch last
     runner watch last --json | jq .request_counts.completed
     """
-    from streamrunner.runner.display import Display
-    from streamrunner.runner.watcher import Watcher
+    from streamrunner.runner.event_stream import Source, Watch, WatchOptions
+    from streamrunner.runner.view import View
 
-    with found_job(where, job) as found, Display(quiet=as_json) as display:
-        watcher = Watcher(found.server, found.keys)
-        shown = 0
-        while watcher.poll(None):
-            pass
-        while not watcher.state.ended:
-            if not watcher.poll(_POLL_MS) and watcher.abandoned():
-                display.say("no worker has held this job for 20 s: `runner submit` the same file goes on with it")
-                return ExitCode.STOPPED
-            display.update(watcher.state)
-            if as_json and watcher.state.last_seq > shown:
-                shown = watcher.state.last_seq
-                click.echo(json.dumps(state_as_json(found.pointer.job_id, watcher.state)))
-        state = watcher.state
+    with found_job(where, job) as found:
+        source = Source.of(found.server, found.pointer.job_id)
+        shown = Watch(source, View(tokens=False, payloads=False), WatchOptions(snapshot=True))
+        return _show(shown, found.pointer.job_id, as_json)
+
+
+def _show(watch: Watch, job_id: str, as_json: bool) -> int:
+    from streamrunner.runner.display import Display
+
+    with Display(quiet=as_json) as display:
+        for _ in watch.pages():
+            display.update(watch.state)
+            if as_json and watch.end is None:
+                click.echo(json.dumps(state_as_json(job_id, watch.state), ensure_ascii=False))
+    state = watch.state
     if as_json:
-        click.echo(json.dumps(state_as_json(found.pointer.job_id, state)))
-        return ExitCode.OK
-    click.echo(f"{found.pointer.job_id} {state.status}: {state.completed} completed, {state.failed} failed")
+        click.echo(json.dumps(state_as_json(job_id, state), ensure_ascii=False))
+    if watch.end is not None and watch.end.abandoned:
+        click.echo(ABANDONED, err=True)
+        return ExitCode.STOPPED
+    if not as_json:
+        click.echo(f"{job_id} {state.status}: {state.completed} completed, {state.failed} failed")
     return ExitCode.OK

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING, Self
 
-from streamrunner.sinks.connect import make_unix_client
+from streamrunner.sinks.connect import make_async_unix_client, make_unix_client
 from streamrunner.sinks.embedded.files import prepare_files
 from streamrunner.sinks.embedded.host import check_filesystem, filesystem_of
 from streamrunner.sinks.embedded.process import read_pid
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     import redis
+    import redis.asyncio
 
     from streamrunner.sinks.embedded.quick import QuickClient
 
@@ -63,6 +64,11 @@ class EmbeddedServer:
         """Return a client with its own pool and no retries; `blocking` ones wait for replies without limit."""
         self._require_open()
         return make_unix_client(self._socket, blocking=blocking)
+
+    def async_client(self) -> redis.asyncio.Redis:
+        """Return a client of one connection for an event loop, without retries, that waits without limit."""
+        self._require_open()
+        return make_async_unix_client(self._socket)
 
     def reader(self) -> QuickClient:
         """Return a light client for short reads."""

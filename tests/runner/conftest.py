@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
     from streamrunner.sinks.server import LogServer
 
+sys.path.insert(0, str(Path(__file__).parent))
+
 RUNNER = Path(sys.executable).with_name("runner")
 SAMPLING = {"temperature": 0.8, "seed": 7, "max_tokens": 24, "ignore_eos": True}
 

@@ -5,13 +5,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from streamrunner.runner import watcher as watcher_module
 from streamrunner.runner.watcher import Watcher, live_workers
+from streamrunner.sinks.errors import LogUnreachable, SinkError
 from streamrunner.sinks.keys import JobKeys
 from streamrunner.sinks.log import JobLog, WorkerLease
-from streamrunner.sinks.reader import Resync
 
 if TYPE_CHECKING:
+    from streamrunner.runner.job_events import Event
+    from streamrunner.sinks.embedded.server import EmbeddedServer
     from streamrunner.sinks.server import LogServer
 
 INFO = {"host": "h", "pid": 1, "fingerprint": {}}
@@ -26,7 +27,7 @@ def keys(log_server: LogServer) -> JobKeys:
 
 
 def types(items: Any) -> list[str]:
-    return [item.entry.type for item in items]
+    return [event.type for event in items]
 
 
 def test_a_watcher_catches_up_then_follows(log_server: LogServer, keys: JobKeys) -> None:
@@ -55,21 +56,44 @@ def test_a_server_that_lost_its_tail_means_begin_again(log_server: LogServer, ke
     client: Any = log_server.client()
     client.xdel(keys.log, "3-0")
     client.client_kill_filter(_type="normal", skipme=True)
-    answer: Any = []
-    while answer == []:
+    answer: list[Event] = []
+    while not types(answer):
         answer = watcher.poll(None)
-    assert isinstance(answer, Resync)
+    assert types(answer) == ["resync"]
     assert types(watcher.poll(None)) == ["job.submitted", "job.started"]
 
 
-def test_only_workers_with_a_lease_are_alive(
-    log_server: LogServer, keys: JobKeys, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    watcher, log = Watcher(log_server, keys), JobLog(log_server, keys, "t")
+def test_only_workers_with_a_lease_are_alive(log_server: LogServer, keys: JobKeys) -> None:
+    log = JobLog(log_server, keys, "t")
     epoch = log.join("w", "token", INFO)["epoch"]
     client = log_server.client()
     assert live_workers(client, keys) == ["w"]
-    monkeypatch.setattr(watcher_module, "ABANDONED_S", 0.0)
     log.leave(WorkerLease("w", epoch, "token"), "SIGTERM")
     assert live_workers(client, keys) == []
-    assert watcher.abandoned()
+
+
+def test_a_stop_is_heeded_while_the_log_is_away(embedded: EmbeddedServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    keys = JobKeys("job_stop")
+    JobLog(embedded, keys, "t").submit({"name": "t", "rows": 2, "spec": {}}, 2, [{"first": 0, "count": 2}])
+    stops: list[bool] = []
+    watcher = Watcher(embedded, keys, should_stop=lambda: bool(stops))
+    watcher.poll(None)
+
+    def gone() -> None:
+        stops.append(True)
+        raise LogUnreachable("gone for good")
+
+    monkeypatch.setattr(embedded, "revive", gone)
+    client: Any = embedded.client()
+    client.client_kill_filter(_type="normal", skipme=True)
+    assert watcher.poll(None) == []
+
+
+def test_a_newer_releases_event_stops_who_has_to_understand_all(log_server: LogServer, keys: JobKeys) -> None:
+    watcher = Watcher(log_server, keys)
+    raw: Any = log_server.client()
+    raw.xadd(keys.log, {"type": "job.started", "v": "2", "time": "1", "by": "w", "data": "{}"}, id="2-0")
+    with pytest.raises(SinkError) as caught:
+        watcher.poll(None)
+    assert caught.value.code == "log_conflict"
+    assert "upgrade streamrunner" in caught.value.message

@@ -8,7 +8,8 @@ import pytest
 
 from streamrunner.sinks.errors import SinkError
 from streamrunner.sinks.keys import JobKeys
-from streamrunner.sinks.reader import PAGE, Cursor, Item, LogReader, read_log, read_steps
+from streamrunner.sinks.merge import PAGE, Cursor, Item
+from streamrunner.sinks.reader import LogReader, read_log, read_steps
 from streamrunner.sinks.wire import LogEntry, StepEntry
 
 if TYPE_CHECKING:
