@@ -11,11 +11,14 @@ if TYPE_CHECKING:
     import redis
 
 LIBRARY = "sr_v1"
+# In the order of their use of each other; `base` begins with the line that names the library.
+PARTS = ("base", "submit", "lease", "claim", "flush", "control", "end")
 
 
 def library_code() -> str:
-    """The Lua source of the library, as shipped."""
-    return resources.files("streamrunner.sinks.functions").joinpath(f"{LIBRARY}.lua").read_text("utf-8")
+    """The Lua source of the library, as shipped: its parts, one after the other."""
+    folder = resources.files("streamrunner.sinks.functions").joinpath(LIBRARY)
+    return "\n".join(folder.joinpath(f"{part}.lua").read_text("utf-8") for part in PARTS)
 
 
 def ensure_library(client: redis.Redis) -> None:

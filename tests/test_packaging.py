@@ -72,7 +72,7 @@ def test_the_wheel_imports_without_the_repository(wheel: Path, tmp_path: Path) -
         import streamrunner.sinks, streamrunner.engine, streamrunner.runner
         from importlib import resources
         print(streamrunner.sinks.__file__)
-        print(len(resources.files("streamrunner.sinks.functions").joinpath("sr_v1.lua").read_text()))
+        print(len(resources.files("streamrunner.sinks.functions").joinpath("sr_v1/base.lua").read_text()))
     """
     done = run_python(code, tmp_path, "-P")
     assert done.returncode == 0, done.stderr

@@ -12,6 +12,8 @@ import pytest
 import redis
 import yaml
 
+from streamrunner.sinks.library import library_code
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -58,7 +60,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 @pytest.fixture(scope="module")
 def runner(folder: Path) -> redis.Redis:
     client = connect(folder, "runner", "one")
-    client.function_load((ROOT / "sinks/functions/sr_v1.lua").read_text())
+    client.function_load(library_code())
     client.fcall("sr_v1_submit", len(BASE_KEYS), *BASE_KEYS, "me", "{}", 2, '{"first":0,"count":2}')
     return client
 

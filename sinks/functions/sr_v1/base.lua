@@ -1,0 +1,114 @@
+#!lua name=sr_v1
+-- The only writer of a job's log. Every function is one atomic step, validates all it was given
+-- before its first write (Lua does not roll back), then writes log entry, bit and counters in that order.
+--
+--   KEYS  1 log  2 res  3 work  4 claims  5 done  6 meta  [7 lease of the caller  8 steps of the caller]
+--
+-- Replies are JSON objects with "s" (OK, or why not) and whatever the caller needs to go on.
+-- The files of this folder are one library: `sinks/library.py` joins them, this one first.
+-- Never edit them once released: other code gets another library name (sr_v2).
+
+local LEASE_MS = 15000
+local GROUP = 'workers'
+local ENDED = {completed = true, failed = true, cancelled = true, expired = true}
+local COUNTER = {
+  ['request.completed'] = 'completed', ['request.failed'] = 'failed',
+  ['request.cancelled'] = 'cancelled', ['request.expired'] = 'expired',
+}
+local WORKER_EVENT = {progress = true, notice = true}
+
+local function reply(fields) return cjson.encode(fields) end
+
+local function now_ms()
+  local t = redis.call('TIME')
+  return string.format('%d', t[1] * 1000 + math.floor(t[2] / 1000))
+end
+
+local function integer(text, name)
+  local value = tonumber(text)
+  if not value or value < 0 or value ~= math.floor(value) then error('sr_v1: ' .. name .. ' is not a whole number') end
+  return value
+end
+
+local function object(text, name)
+  local ok, value = pcall(cjson.decode, text)
+  if not ok or type(value) ~= 'table' or string.sub(text, 1, 1) ~= '{' then
+    error('sr_v1: ' .. name .. ' is not a JSON object')
+  end
+  return value
+end
+
+-- A server that lost its tail hands the same seqs out again. Whoever meets another run of the
+-- server raises gen, so that an id (seq-gen) never names two different entries.
+local function open(keys)
+  local meta = redis.call('HMGET', keys[6], 'status', 'gen', 'run_id', 'rows', 'paused', 'ctl')
+  local last = redis.call('XREVRANGE', keys[1], '+', '-', 'COUNT', 1)
+  local job = {
+    keys = keys, status = meta[1], gen = tonumber(meta[2]) or 0, rows = tonumber(meta[4]) or 0,
+    paused = meta[5] == '1', ctl = tonumber(meta[6]) or 0, time = now_ms(),
+    seq = last[1] and tonumber(string.match(last[1][1], '^(%d+)')) or 0,
+    -- Leases of other workers share this job's slot; their names cannot be declared beforehand.
+    lease_prefix = string.match(keys[1], '^(.*):log$') .. ':lease:',
+  }
+  job.run_id = string.match(redis.call('INFO', 'server'), 'run_id:(%x+)')
+  job.new_run = job.status and meta[3] ~= job.run_id
+  if job.new_run then job.gen = job.gen + 1 end
+  return job
+end
+
+-- Epochs and claims that a lost tail had given out must not be given out again: no server
+-- hands out a thousand of either in the seconds that it can lose.
+local function meet(job)
+  if not job.new_run then return end
+  redis.call('HSET', job.keys[6], 'gen', job.gen, 'run_id', job.run_id)
+  redis.call('HINCRBY', job.keys[6], 'epoch', 1000)
+  redis.call('HINCRBY', job.keys[6], 'claim', 1000)
+  job.new_run = false
+end
+
+local function append(job, kind, by, data)
+  meet(job)
+  job.seq = job.seq + 1
+  redis.call('XADD', job.keys[1], string.format('%d-%d', job.seq, job.gen),
+    'type', kind, 'v', '1', 'time', job.time, 'by', by, 'data', data)
+  return job.seq
+end
+
+local function set(job, ...) redis.call('HSET', job.keys[6], ...) end
+
+local function standing(job, s) return {s = s, status = job.status, paused = job.paused, ctl = job.ctl} end
+
+-- Ownership is per acquisition (epoch and random token), never per name: a stale holder cannot pass.
+local function lease_fault(job, epoch, token)
+  local held = redis.call('GET', job.keys[7])
+  if not held then return 'EXPIRED' end
+  if held ~= epoch .. ':' .. token then return 'FENCED' end
+  return nil
+end
+
+local function read_claim(job, range)
+  local text = redis.call('HGET', job.keys[4], range)
+  if not text then return nil end
+  local claim, worker, previous = string.match(text, '^(%d+)|([^|]*)|(.*)$')
+  return {claim = tonumber(claim), worker = worker, previous = previous}
+end
+
+local function read_range(job, range)
+  local entry = redis.call('XRANGE', job.keys[3], range, range)[1]
+  if not entry then return nil end
+  return entry[2][2]
+end
+
+-- What a claimer must know: which rows are open, and whose step streams hold their durable tokens.
+local function describe_claim(job, range, held)
+  local text = read_range(job, range)
+  local spec = cjson.decode(text)
+  local bits = {}
+  for row = spec.first, spec.first + spec.count - 1 do
+    bits[#bits + 1] = redis.call('GETBIT', job.keys[5], row)
+  end
+  local found = standing(job, 'OK')
+  found.range, found.claim, found.data, found.done = range, held.claim, text, table.concat(bits)
+  found.previous = held.previous
+  return found
+end

@@ -1,0 +1,84 @@
+---------------------------------------------------------------------------------------------------
+-- join   ARGV worker token data      OK epoch held | ENDED | NOJOB
+-- held: the ranges this worker still owns (it only lost its lease), as described by claim.
+---------------------------------------------------------------------------------------------------
+local function joined_as(job, worker, epoch)
+  local joined = standing(job, 'OK')
+  joined.epoch, joined.held = epoch, {}
+  for _, pending in ipairs(redis.call('XPENDING', job.keys[3], GROUP, '-', '+', 10000, worker)) do
+    local held = read_claim(job, pending[1])
+    joined.held[#joined.held + 1] = describe_claim(job, pending[1], held)
+  end
+  return joined
+end
+
+local function join(keys, args)
+  local worker, token, data = args[1], args[2], args[3]
+  object(data, 'data')
+  local job = open(keys)
+  if not job.status then return reply({s = 'NOJOB'}) end
+  if ENDED[job.status] then return reply(standing(job, 'ENDED')) end
+  -- The same token again is the caller's own join whose reply was lost.
+  local lease = redis.call('GET', keys[7]) or ''
+  local epoch = string.match(lease, '^%d+')
+  if epoch and lease == epoch .. ':' .. token then return reply(joined_as(job, worker, tonumber(epoch))) end
+  if job.status == 'validating' then
+    append(job, 'job.started', worker, '{}')
+    job.status = 'in_progress'
+    set(job, 'status', 'in_progress', 'started', job.time)
+  end
+  meet(job)
+  epoch = redis.call('HINCRBY', keys[6], 'epoch', 1)
+  local rest = string.sub(data, 2)
+  append(job, 'worker.joined', worker,
+    '{"worker":"' .. worker .. '","epoch":' .. epoch .. (rest == '}' and '' or ',') .. rest)
+  redis.call('SET', keys[7], epoch .. ':' .. token, 'PX', LEASE_MS)
+  set(job, 'w:' .. worker, 'joined')
+  return reply(joined_as(job, worker, epoch))
+end
+
+---------------------------------------------------------------------------------------------------
+-- beat   ARGV epoch token      OK | EXPIRED | FENCED
+---------------------------------------------------------------------------------------------------
+local function beat(keys, args)
+  local job = open(keys)
+  local fault = lease_fault(job, args[1], args[2])
+  if not fault then redis.call('PEXPIRE', keys[7], LEASE_MS) end
+  return reply(standing(job, fault or 'OK'))
+end
+
+local function mark_lost(job, worker, by, reason)
+  if redis.call('HGET', job.keys[6], 'w:' .. worker) ~= 'joined' then return end
+  append(job, 'worker.lost', by, cjson.encode({worker = worker, reason = reason}))
+  set(job, 'w:' .. worker, 'lost')
+end
+
+---------------------------------------------------------------------------------------------------
+-- leave   ARGV worker epoch token reason     OK | EXPIRED | FENCED    the worker stops on purpose
+-- lost    ARGV worker by reason              OK | GONE               somebody proved its death
+-- Either way its ranges can be claimed at once.
+---------------------------------------------------------------------------------------------------
+local function leave(keys, args)
+  local worker, epoch, token, reason = args[1], args[2], args[3], args[4]
+  local job = open(keys)
+  local fault = lease_fault(job, epoch, token)
+  if fault then return reply(standing(job, fault)) end
+  append(job, 'worker.preempted', worker, cjson.encode({worker = worker, reason = reason}))
+  redis.call('DEL', keys[7])
+  set(job, 'w:' .. worker, 'left')
+  return reply(standing(job, 'OK'))
+end
+
+local function lost(keys, args)
+  local worker, by, reason = args[1], args[2], args[3]
+  local job = open(keys)
+  if not job.status then return reply({s = 'NOJOB'}) end
+  local held = redis.call('DEL', keys[7])
+  mark_lost(job, worker, by, reason)
+  return reply(standing(job, held == 1 and 'OK' or 'GONE'))
+end
+
+redis.register_function('sr_v1_join', join)
+redis.register_function('sr_v1_beat', beat)
+redis.register_function('sr_v1_leave', leave)
+redis.register_function('sr_v1_lost', lost)
