@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from streamrunner.sinks.embedded.aof import last_file, whole_group_after
+from streamrunner.sinks.embedded.space import disk_full
 from streamrunner.sinks.errors import SinkError
 
 if TYPE_CHECKING:
@@ -47,7 +48,10 @@ def repair_tail(files: ServerFiles, binary: ServerBinary, log_tail: str) -> str:
     later = _whole_group_in(path, check.whole)
     if later is not None:
         raise _damaged_inside(path, check, later)
-    copy = _keep_tail(files.damaged, path, check.whole)
+    try:
+        copy = _keep_tail(files.damaged, path, check.whole)
+    except OSError as error:
+        raise disk_full(files.folder, f"no room to keep a copy of its damaged end ({error.strerror})") from error
     _cut(binary, path, check.whole)
     return (
         f"the log's end was damaged, as a power cut leaves it: {check.size - check.whole} bytes behind the last whole "

@@ -9,6 +9,7 @@ from streamrunner.sinks.connect import make_async_unix_client, make_unix_client
 from streamrunner.sinks.embedded.files import prepare_files
 from streamrunner.sinks.embedded.host import check_filesystem, filesystem_of
 from streamrunner.sinks.embedded.process import read_pid
+from streamrunner.sinks.embedded.space import WriteErrors
 from streamrunner.sinks.embedded.starter import ANSWER_SECONDS, ensure_running
 from streamrunner.sinks.errors import SinkError
 from streamrunner.sinks.locks import wait_lock
@@ -44,6 +45,7 @@ class EmbeddedServer:
         self._guard = threading.Lock()
         self._users = wait_lock(self._files.users_lock, shared=True, timeout=_REAPER_SECONDS)
         self._closed = False
+        self._write_errors = WriteErrors(self._files)
         try:
             self._socket, self._notices = ensure_running(self._files, answer_timeout)
         except BaseException:
@@ -78,8 +80,13 @@ class EmbeddedServer:
         return QuickClient(self._socket)
 
     def revive(self) -> None:
-        """Start the server again if it died; return once it answers. Any number of clients may call it at once."""
+        """Start the server again if it died; return once it answers. Any number of clients may call it at once.
+
+        Raises SinkError as the constructor does, and disk_full where the server ended because it could not write.
+        """
         self._require_open()
+        with self._guard:
+            self._write_errors.check()
         socket, notices = ensure_running(self._files, self._answer_timeout)
         with self._guard:
             self._socket = socket

@@ -13,6 +13,7 @@ from streamrunner.sinks.embedded.host import filesystem_of, this_host
 from streamrunner.sinks.embedded.pin import Pin, read_pin, write_pin
 from streamrunner.sinks.embedded.probe import ServerState, probe
 from streamrunner.sinks.embedded.process import pid_space, start_detached
+from streamrunner.sinks.embedded.space import require_space
 from streamrunner.sinks.errors import SinkError
 from streamrunner.sinks.locks import FileLock, try_lock, wait_lock
 from streamrunner.sinks.scheduling import lower_cpu_class
@@ -74,6 +75,7 @@ def _start(files: ServerFiles, pin: Pin | None, lock: FileLock, timeout: float) 
     notices: list[str] = []
     held: FileLock | None = lock
     try:
+        require_space(files)
         binary, pin = _pinned(files, pin)
         attempts_left = _START_ATTEMPTS
         while held is not None:
