@@ -59,9 +59,12 @@ class Filler:
 
     def fill(self) -> SinkError:
         with pytest.raises(SinkError) as caught:
-            for row in range(ROWS):
-                self.write(row)
+            self.write_all()
         return caught.value
+
+    def write_all(self) -> None:
+        for row in range(ROWS):
+            self.write(row)
 
 
 def ended_rows(server: EmbeddedServer, keys: JobKeys) -> list[int]:
