@@ -68,6 +68,11 @@ class EngineLoop:
         """Drop a request; steps already in `outputs` may still name it."""
         self._send(request_id)
 
+    @property
+    def num_unread(self) -> int:
+        """Requests and aborts that the engine has not taken in; it does so between two steps."""
+        return len(self._inbox)
+
     def close(self) -> None:
         """Stop after the current step and wait for the thread. What stands in `outputs` can still be read."""
         with self._wake:

@@ -35,12 +35,18 @@ class RunningEngine:
     max_model_len: int
 
     def worker(
-        self, job: JobContext, log: JobLog, client: redis.Redis, lease: LeaseKeeper, should_stop: Callable[[], bool]
+        self,
+        job: JobContext,
+        log: JobLog,
+        client: redis.Redis,
+        lease: LeaseKeeper,
+        should_stop: Callable[[], bool],
+        say: Callable[[str], None],
     ) -> Worker:
         """A worker that runs this job on it."""
         return Worker(
             job, log=log, client=client, lease=lease, loop=self.loop, tokenizer=self.tokenizer,
-            max_model_len=self.max_model_len, should_stop=should_stop,
+            max_model_len=self.max_model_len, should_stop=should_stop, say=say,
         )  # fmt: skip
 
     def close(self) -> None:

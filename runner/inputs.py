@@ -33,8 +33,8 @@ _SHOWN_ERRORS = 3
 
 @dataclass(frozen=True, slots=True)
 class RangeSpec:
-    """Rows [first, first + count) and where they stand: `bytes` bytes from `offset` on, the first in physical
-    `line`.
+    """Rows [first, first + count) and where they stand: in the `bytes` bytes from `offset` (physical `line`) on,
+    behind `skip` other rows; those and what follows the last one went to other ranges when this one was split.
     """
 
     first: int
@@ -44,6 +44,7 @@ class RangeSpec:
     bytes: int
     sha256: str
     line: int
+    skip: int = 0
 
 
 class RawRow(NamedTuple):
@@ -98,8 +99,8 @@ def read_range(found: RangeSpec) -> list[RawRow]:
     for number, line in enumerate(content.split(b"\n"), found.line):
         raw = _stripped(line, is_first=number == 1)
         if raw:
-            rows.append(RawRow(found.first + len(rows), number, raw))
-    return rows
+            rows.append(RawRow(found.first - found.skip + len(rows), number, raw))
+    return rows[found.skip : found.skip + found.count]
 
 
 class _Scanner:

@@ -111,7 +111,7 @@ class WorkerService:
                 # A log that fails while we stop is no news: the lease runs out by itself.
                 self._display.say(f"note: {error.message}")
                 return
-            if self._wanted is not None or isinstance(error, LogUnreachable):
+            if self._wanted is not None or isinstance(error, LogUnreachable) or error.code == "engine_stalled":
                 raise
             self._refused.add(job_id)
             self._display.say(f"{job_id} cannot run here and is left to others: {error.message} [{error.code}]")

@@ -209,9 +209,10 @@ class WorkerPart:
         if self._stop.is_set():
             return
         self.phase = "reading the prompts"
-        worker = engine.worker(self._job, log, self._server.client(), self._lease, self._stop.is_set)
+        worker = engine.worker(self._job, log, self._server.client(), self._lease, self._stop.is_set, self._display.say)
         outcome = worker.run(joined)
-        engine.close()
+        if not worker.stalled:
+            engine.close()
         self._finish(worker, outcome)
 
     def _finish(self, worker: Worker, outcome: Outcome) -> None:

@@ -154,6 +154,12 @@ class EngineSpec(Section):
     enable_prefix_caching: Bool = True
     deterministic: Annotated[bool | Literal["auto"], BeforeValidator(_auto_or_bool)] = "auto"
     lora_path: FilePath | None = None
+    step_timeout: Annotated[str, AfterValidator(_duration)] = "5m"
+
+    @property
+    def step_timeout_s(self) -> float:
+        """Seconds that one step may take before the worker's rows are left to others."""
+        return parse_seconds(self.step_timeout)
 
     @model_validator(mode="after")
     def _check_ranges(self) -> EngineSpec:

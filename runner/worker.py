@@ -20,8 +20,9 @@ from streamrunner.runner.errors import ExitCode, RunnerError
 from streamrunner.runner.feed import Feed
 from streamrunner.runner.meter import Meter
 from streamrunner.runner.runs import Runs
+from streamrunner.runner.stall import StallWatch
 from streamrunner.runner.writer import LeaseGone, LogWriter
-from streamrunner.sinks.log import JobLog, Reply, claimed_range
+from streamrunner.sinks.log import ClaimedRange, JobLog, Reply, StepSource, claimed_range
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -38,6 +39,10 @@ _AHEAD = 16
 _CLAIM_RETRY_S = 0.5
 # Followers get this long to read the tokens of an ended job; its results and history stay.
 _STEPS_TTL_MS = 3_600_000
+# And this long for those of a worker that is gone, once its rows have ended.
+_FOLLOW_MS = 120_000
+# So many ranges in a row that cannot be read, and this machine leaves the job to others.
+_MAX_GIVEN_BACK = 3
 
 
 class Outcome(enum.Enum):
@@ -62,23 +67,33 @@ class Worker:
         tokenizer: Tokenizer,
         max_model_len: int,
         should_stop: Callable[[], bool],
+        say: Callable[[str], None] = lambda _message: None,
     ) -> None:
         self._job = job
         self._log = log
         self._lease = lease
         self._loop = loop
         self._should_stop = should_stop
+        self._say = say
         self._feed = Feed(job, log, client)
         self._writer = LogWriter(job, log, lease, self._row_closed, tokenizer.token)
         self._runs = Runs(job, loop, tokenizer, max_model_len, self._writer)
         self._meter = Meter(job.spec.events.progress_interval_s)
-        self._max_in_flight = job.spec.engine.max_num_seqs + _AHEAD
+        self._stall = StallWatch(job.spec.engine.step_timeout_s)
+        self._max_running = job.spec.engine.max_num_seqs
         self._next_claim = 0.0
+        self._predecessors: set[str] = set()
+
+    @property
+    def stalled(self) -> bool:
+        """Whether the engine hangs in a step; it cannot be closed then."""
+        return self._stall.stalled
 
     def run(self, joined: Reply) -> Outcome:
         """Work until there is a reason to stop. `joined` is the reply of the join that gave the lease.
 
-        Raises SinkError if the log stays unreachable, RunnerError if the engine died.
+        Raises SinkError if the log stays unreachable, RunnerError if the engine died (`engine_died`) or hangs for good
+        (`engine_stalled`), or if no range of the input can be read here.
         """
         self._reconcile(joined)
         while True:
@@ -86,8 +101,10 @@ class Worker:
             if outcome is not None:
                 return outcome
             self._refill()
-            for step in self._next_steps():
+            steps = self._next_steps()
+            for step in steps:
                 self._take_step(step)
+            self._look(stepped=bool(steps))
             self._report()
             if self._writer.due:
                 self._flush()
@@ -136,7 +153,7 @@ class Worker:
     # ── rows in ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _refill(self) -> None:
-        while self._runs.num_sequences < self._max_in_flight:
+        while self._runs.num_sequences < self._max_running + _AHEAD and not self._stall.stalled:
             claimed = self._feed.take()
             if claimed is not None:
                 self._runs.admit(claimed)
@@ -144,19 +161,29 @@ class Worker:
                 return
 
     def _claim(self) -> bool:
+        """Take more rows, if the log has some for this worker; False if it has to wait."""
         if time.monotonic() < self._next_claim:
             return False
         reply = self._feed.claim(self._lease.lease)
         self._lease.observe(reply)
-        if reply["s"] == "OK":
+        if reply["s"] == "OK" and reply["range"] in self._feed.held:
             return True
+        self._next_claim = time.monotonic() + _CLAIM_RETRY_S
         if reply["s"] in ("EXPIRED", "FENCED"):
             self._lease.faulted.set()
-        self._next_claim = time.monotonic() + _CLAIM_RETRY_S
-        if reply["s"] == "NONE" and not self._runs.in_flight:
-            # Nothing to claim and nothing in flight: every row may have its ending (a resumed job does at once).
-            self._end("completed", "")
+        elif reply["s"] == "BUSY" and self._runs.num_sequences < self._max_running:
+            return self._feed.split(self._lease.lease)
+        elif not self._runs.in_flight:
+            self._come_to_rest(reply["s"])
         return False
+
+    def _come_to_rest(self, why: str) -> None:
+        """Nothing to claim and nothing in flight."""
+        if self._feed.unreadable is not None and (why == "NONE" or self._feed.num_given_back >= _MAX_GIVEN_BACK):
+            raise self._feed.unreadable
+        if why == "NONE":
+            # Every row may have its ending (those of a resumed job do at once).
+            self._end("completed", "")
 
     # ── steps out ───────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -186,12 +213,42 @@ class Worker:
         self._meter.take(step)
         self._runs.take_step(step)
 
+    def _look(self, *, stepped: bool) -> None:
+        """Give the rows of an engine that hangs to others, and begin anew once it moves again."""
+        before = self._stall.stalled
+        # A hung engine whose rows were taken from it makes no step any more, but takes that in once it is back.
+        is_back = before and self._loop.num_unread == 0
+        self._stall.look(has_work=self._runs.num_sequences > 0, stepped=stepped or is_back)
+        if self._stall.hopeless:
+            message = f"the engine has made no step for {2 * self._stall.limit_s:g} s: start a new process"
+            raise RunnerError("engine_stalled", message, ExitCode.INTERNAL)
+        if self._stall.stalled and not before:
+            self._give_all_back()
+        elif before and not self._stall.stalled:
+            self._notice("engine_resumed", "the engine makes steps again: claiming rows anew")
+
+    def _give_all_back(self) -> None:
+        self._flush()
+        dropped = self._runs.drop(lambda _run: True)
+        message = (
+            f"the engine has made no step for {self._stall.limit_s:g} s (`engine.step_timeout`): "
+            f"its {len(dropped)} rows in flight are left to others"
+        )
+        self._say(message)
+        self._log.give_back(self._lease.lease, list(self._feed.held), {"code": "engine_stalled", "message": message})
+        for range_id in list(self._feed.held):
+            self._feed.drop(range_id)
+
     # ── the log ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _report(self) -> None:
         progress = self._meter.due(self._runs.num_sequences)
         if progress is not None:
             self._writer.add_event("progress", progress)
+
+    def _notice(self, code: str, message: str) -> None:
+        self._say(message)
+        self._writer.add_event("notice", {"code": code, "message": message})
 
     def _flush(self) -> None:
         rejoined = True
@@ -201,37 +258,60 @@ class Worker:
             except LeaseGone:
                 rejoined = self._rejoin()
             else:
-                return
+                rejoined = False
+        self._follow_splits()
+        self._forget_predecessors()
 
     def _row_closed(self, range_id: str, row: int, _verdict: Any) -> None:
         # CLOSED and STALE too: either way the row is no longer this worker's to finish.
-        self._feed.close(range_id, row)
+        finished = self._feed.close(range_id, row)
+        if finished is not None:
+            self._predecessors.update(one.worker for one in finished.previous)
+
+    def _follow_splits(self) -> None:
+        """Let go of rows that others have split off since the last flush."""
+        for range_id, limit in self._writer.take_cuts():
+            self._feed.narrow(range_id, limit)
+            self._runs.drop(lambda run, cut=(range_id, limit): run.range == cut[0] and run.row.index >= cut[1])  # type: ignore[misc]
+
+    def _forget_predecessors(self) -> None:
+        """Whoever finishes the last range of a dead worker lets its tokens go."""
+        if self._job.spec.events.retention == "live":
+            for worker in self._predecessors - {self._lease.worker}:
+                self._log.forget(worker, _FOLLOW_MS)
+        self._predecessors.clear()
 
     def _rejoin(self) -> bool:
         """Acquire the lease anew and append all that is in flight again; False if the job has ended meanwhile."""
         reply = self._lease.join(self._log)
         if reply["s"] != "OK":
             self._lease.faulted.clear()
+            self._say("the job ended while this worker was away: what it had in flight is dropped")
             return False
         held = {one.id: one for one in map(claimed_range, reply["held"] or ())}
-        self._writer.rejoined(held)
-        taken = self._runs.drop(lambda run: run.range not in held or held[run.range].claim != run.claim)
-        if taken:
+        num_taken = self._writer.rejoined(held)
+        num_taken += len(self._runs.drop(lambda run: not _is_held(held.get(run.range), run.claim, run.row.index)))
+        if num_taken:
             message = (
-                f"{len(taken)} rows went to another worker while this one was away; what it had for them is dropped"
+                f"{num_taken} rows went to another worker while this one was away; what it had for them is dropped"
             )
-            self._writer.add_event("notice", {"code": "rows_taken_over", "message": message})
+            self._notice("rows_taken_over", message)
         self._reconcile(reply)
         self._runs.append_again()
         return True
 
     def _reconcile(self, joined: Reply) -> None:
         """Bring the ranges this worker believes to hold in line with those the log says it holds."""
-        held = [claimed_range(one) for one in joined["held"] or ()]
-        claims = {one.id: one.claim for one in held}
+        held = {one.id: one for one in map(claimed_range, joined["held"] or ())}
         for range_id, mine in list(self._feed.held.items()):
-            if claims.get(range_id) != mine.claim:
+            if range_id not in held or held[range_id].claim != mine.claim:
                 self._feed.drop(range_id)
         known = {run.row.index for run in self._runs.in_flight} | self._writer.pending_rows
-        for one in held:
-            self._feed.adopt(one, [*one.previous, self._lease.worker], skip=known)
+        for one in held.values():
+            sources = [*one.previous, StepSource(self._lease.worker, one.since)]
+            self._feed.narrow(one.id, one.rows.stop)
+            self._feed.adopt(self._lease.lease, one, sources, skip=known)
+
+
+def _is_held(held: ClaimedRange | None, claim: int, row: int) -> bool:
+    return held is not None and held.claim == claim and row in held.rows

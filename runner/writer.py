@@ -76,6 +76,7 @@ class LogWriter:
         self._last_flush = time.monotonic()
         self._trims = job.spec.events.retention == "live"
         self._kept = KeptFlushes(KEEP_S if log.may_lose_tail else 0.0)
+        self._cuts: list[tuple[str, int]] = []
         self.open_rows: int | None = None
 
     @property
@@ -124,6 +125,11 @@ class LogWriter:
         self._pending.terminals.append(terminal)
         self._pending.num_bytes += len(payload)
 
+    def take_cuts(self) -> list[tuple[str, int]]:
+        """Ranges, by id, that lost their rows from the given one on to a split; each is told once."""
+        cuts, self._cuts = self._cuts, []
+        return cuts
+
     def flush(self, in_flight: list[RowRun]) -> None:
         """Send what is pending, waiting for the log as long as its patience lasts.
 
@@ -141,18 +147,20 @@ class LogWriter:
             message = f"the log took no writes for {outage.seconds:.1f} s, {outage.fault.message}; nothing was lost"
             self.add_event("notice", {"code": "log_outage", "message": message})
 
-    def rejoined(self, held: Mapping[str, ClaimedRange]) -> None:
+    def rejoined(self, held: Mapping[str, ClaimedRange]) -> int:
         """Start the numbers of a new epoch, with what is still this worker's to write: `held`, as the join told.
 
         Pending terminals under those claims stay, and kept ones come back whose rows are open again on a server that
-        lost its tail; their rows are not computed twice.
+        lost its tail; their rows are not computed twice. Returns how many rows were pending and are others' now.
         """
         self._next_n = 1
+        num_pending = len(self._pending.terminals)
         pending = {one.row: one for one in self._pending.terminals if _is_held(one, held)}
         lost = {one.row: one for one in self._kept.terminals() if _is_held(one, held) and _is_open(one, held)}
         self._kept.clear()
         self._pending.deltas = [one for one in self._pending.deltas if one.row in pending]
         self._pending.terminals = list({**lost, **pending}.values())
+        return num_pending - len(pending)
 
     def _compose(self, in_flight: list[RowRun]) -> Flush:
         pending = self._pending
@@ -193,6 +201,9 @@ class LogWriter:
         verdicts = reply.get("t") or []
         for terminal, verdict in zip(terminals, verdicts, strict=False):
             self._on_closed(terminal.range, terminal.row, verdict)
+        for cut in str(reply.get("cuts") or "").split():
+            range_id, _, limit = cut.partition("=")
+            self._cuts.append((range_id, int(limit)))
         if "open" in reply:
             self.open_rows = int(reply["open"])
 
@@ -210,12 +221,12 @@ def _row_fields(row: int, custom_id: str, attempt: int, range_id: str, claim: in
 
 
 def _is_held(one: Terminal, held: Mapping[str, ClaimedRange]) -> bool:
-    return one.range in held and held[one.range].claim == one.claim
+    return one.range in held and held[one.range].claim == one.claim and one.row in held[one.range].rows
 
 
 def _is_open(one: Terminal, held: Mapping[str, ClaimedRange]) -> bool:
     claimed = held[one.range]
-    return claimed.done[one.row - int(claimed.spec["first"])] == "0"
+    return claimed.done[one.row - claimed.rows.start] == "0"
 
 
 def _refused(status: str) -> RunnerError:

@@ -54,14 +54,42 @@ class WorkerLease(NamedTuple):
     token: str
 
 
+class StepSource(NamedTuple):
+    """A worker whose step stream may hold tokens of a range, all of them behind the step id `after`."""
+
+    worker: str
+    after: str
+
+
 class ClaimedRange(NamedTuple):
-    """Rows this worker may finish now; `done` has a byte '0' or '1' per row, `previous` the earlier owners."""
+    """Rows this worker may finish now: as many as `done` has bytes, '1' for those that have their ending.
+
+    spec: the range as it was submitted; a split may have left it fewer rows. previous: the earlier owners.
+    since: this worker's last step id when it claimed.
+    """
 
     id: str
     claim: int
     spec: dict[str, Any]
     done: str
-    previous: tuple[str, ...]
+    previous: tuple[StepSource, ...]
+    since: str
+
+    @property
+    def rows(self) -> range:
+        """The rows that the range has now."""
+        first = int(self.spec["first"])
+        return range(first, first + len(self.done))
+
+
+class OtherRange(NamedTuple):
+    """A range in the hands of another living worker; row `first` + i is open where `done[i]` is '0'."""
+
+    id: str
+    claim: int
+    worker: str
+    first: int
+    done: str
 
 
 class Flush(NamedTuple):
@@ -126,10 +154,29 @@ class JobLog:
         """Renew the lease."""
         return self._call("beat", [lease.epoch, lease.token], lease.worker)
 
-    def claim(self, lease: WorkerLease, known: Sequence[str]) -> Reply:
-        """Take one range: an orphaned one first, else a fresh one. `known` are the ranges already held."""
-        held = f" {' '.join(known)} " if known else " "
-        return self._call("claim", [lease.worker, lease.epoch, lease.token, held], lease.worker)
+    def claim(self, lease: WorkerLease, known: Sequence[str], avoid: Sequence[str] = ()) -> Reply:
+        """Take one range: an orphaned one first, else a fresh one.
+
+        known: the ranges already held. avoid: those given back, which this worker cannot run.
+        """
+        return self._call("claim", [*lease, _spaced(known), _spaced(avoid)], lease.worker)
+
+    def others(self, lease: WorkerLease) -> list[OtherRange]:
+        """What other living workers hold, the range with the most open rows first; at most 8."""
+        found = self._call("held", [lease.worker])["others"]
+        return [OtherRange(one["range"], int(one["claim"]), one["worker"], one["first"], one["done"]) for one in found]
+
+    def split(self, lease: WorkerLease, other: OtherRange, cut: int) -> Reply:
+        """Take the rows from `cut` on of another worker's range; the reply says OK (as claim does), STALE or FRESH."""
+        return self._call("split", [*lease, other.id, other.claim, cut], lease.worker)
+
+    def give_back(self, lease: WorkerLease, ranges: Sequence[str], notice: dict[str, Any]) -> Reply:
+        """Let others claim these ranges at once, and append why; what is `given` was this worker's until now."""
+        return self._call("give_back", [*lease, encode_json(notice), *ranges], lease.worker)
+
+    def forget(self, worker: str, ttl_ms: int) -> Reply:
+        """Let a gone worker's tokens go after a while, unless an open range was once its own (HELD) or it is ALIVE."""
+        return self._call("forget", [worker, ttl_ms], worker)
 
     def flush(self, lease: WorkerLease, flush: Flush) -> Reply:
         """Append everything of one flush, or nothing."""
@@ -156,7 +203,7 @@ class JobLog:
             client: Any = self._connected()
             names = [name[2:].decode() for name in client.hkeys(self._keys.meta) if name.startswith(b"w:")]
             for name in names:
-                client.pexpire(self._keys.steps(name), ttl_ms)
+                client.pexpire(self._keys.steps(name), ttl_ms, nx=True)
         except (*LOST, redis_errors.ResponseError):
             self._disconnect()
 
@@ -216,5 +263,10 @@ class JobLog:
 
 def claimed_range(reply: Reply) -> ClaimedRange:
     """The range in a claim's reply, or one of the `held` in a join's."""
-    previous = tuple(name for name in str(reply["previous"]).split(",") if name)
-    return ClaimedRange(reply["range"], int(reply["claim"]), decode_json(reply["data"]), reply["done"], previous)
+    previous = tuple(StepSource(*name.split("@")) for name in str(reply["previous"]).split(",") if name)
+    spec = decode_json(reply["data"])
+    return ClaimedRange(reply["range"], int(reply["claim"]), spec, reply["done"], previous, reply["since"])
+
+
+def _spaced(names: Sequence[str]) -> str:
+    return f" {' '.join(names)} " if names else " "

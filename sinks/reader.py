@@ -182,9 +182,9 @@ def read_log_pages(client: redis.Redis, keys: JobKeys, after: str = START) -> It
         position = page[-1][0].decode()
 
 
-def read_steps(client: redis.Redis, keys: JobKeys, worker: str) -> Iterator[StepEntry]:
-    """Page through one worker's step stream."""
-    position = "-"
+def read_steps(client: redis.Redis, keys: JobKeys, worker: str, after: str = "") -> Iterator[StepEntry]:
+    """Page through one worker's step stream, behind step id `after` if given."""
+    position = f"({after}" if after else "-"
     raw: Any = client
     while True:
         page = raw.xrange(keys.steps(worker), position, count=PAGE)
@@ -193,6 +193,13 @@ def read_steps(client: redis.Redis, keys: JobKeys, worker: str) -> Iterator[Step
         if len(page) < PAGE:
             return
         position = "(" + page[-1][0].decode()
+
+
+def newest_steps(client: redis.Redis, keys: JobKeys, worker: str, count: int) -> list[StepEntry]:
+    """The last entries of one worker's step stream, newest first."""
+    raw: Any = client
+    page = raw.xrevrange(keys.steps(worker), count=count)
+    return [parse_step_entry(worker, raw_id, fields) for raw_id, fields in page]
 
 
 def read_payloads(client: redis.Redis, keys: JobKeys, entries: list[LogEntry]) -> dict[str, bytes]:

@@ -86,11 +86,31 @@ local function lease_fault(job, epoch, token)
   return nil
 end
 
+-- claims holds, per range, 'claim|worker|previous|limit|since':
+--   previous  'worker@since,...': earlier owners, and behind which step id their tokens of these rows stand
+--   limit     the first row that a split took away, or nothing
+--   since     the owner's last step id when it claimed
 local function read_claim(job, range)
   local text = redis.call('HGET', job.keys[4], range)
   if not text then return nil end
-  local claim, worker, previous = string.match(text, '^(%d+)|([^|]*)|(.*)$')
-  return {claim = tonumber(claim), worker = worker, previous = previous}
+  local claim, worker, previous, limit, since = string.match(text, '^(%d+)|([^|]*)|([^|]*)|(%d*)|([^|]*)$')
+  return {claim = tonumber(claim), worker = worker, previous = previous, limit = tonumber(limit), since = since}
+end
+
+local function write_claim(job, range, held)
+  redis.call('HSET', job.keys[4], range, string.format('%d|%s|%s|%s|%s', held.claim, held.worker, held.previous,
+    held.limit and string.format('%d', held.limit) or '', held.since))
+end
+
+-- The earlier owners of a range whose present one goes.
+local function succession(held)
+  return (held.previous == '' and '' or held.previous .. ',') .. held.worker .. '@' .. held.since
+end
+
+-- The last step id of a worker, as `<epoch>-<n>`.
+local function last_step(job, worker)
+  local epoch, n = string.match(redis.call('HGET', job.keys[6], 'n:' .. worker) or '0 0', '^(%d+) (%d+)$')
+  return epoch .. '-' .. n
 end
 
 local function read_range(job, range)
@@ -99,16 +119,26 @@ local function read_range(job, range)
   return entry[2][2]
 end
 
+-- How many of its rows a range still has: a split may have taken the last ones.
+local function num_rows(spec, held)
+  return held and held.limit and held.limit - spec.first or spec.count
+end
+
+local function num_open(job, spec, count)
+  if count == 0 then return 0 end
+  return count - redis.call('BITCOUNT', job.keys[5], spec.first, spec.first + count - 1, 'BIT')
+end
+
 -- What a claimer must know: which rows are open, and whose step streams hold their durable tokens.
 local function describe_claim(job, range, held)
   local text = read_range(job, range)
   local spec = cjson.decode(text)
   local bits = {}
-  for row = spec.first, spec.first + spec.count - 1 do
+  for row = spec.first, spec.first + num_rows(spec, held) - 1 do
     bits[#bits + 1] = redis.call('GETBIT', job.keys[5], row)
   end
   local found = standing(job, 'OK')
   found.range, found.claim, found.data, found.done = range, held.claim, text, table.concat(bits)
-  found.previous = held.previous
+  found.previous, found.since = held.previous, held.since
   return found
 end

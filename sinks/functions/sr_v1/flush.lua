@@ -1,7 +1,8 @@
 ---------------------------------------------------------------------------------------------------
 -- flush   ARGV worker epoch token n steps trim  E (type data)*E  T (row range claim type data payload ptok ctok)*T
 --         OK t | DUP (the reply of that flush, or none) | GAP last | EXPIRED | FENCED
--- t, one per terminal: a seq, or CLOSED (row has one), STALE (range not under that claim), ENDED.
+-- t, one per terminal: a seq, or CLOSED (row has one), STALE (not under that claim, or split off), ENDED.
+-- cuts: 'range=row ' for every range of this worker that has lost its rows from `row` on to a split since the last flush.
 ---------------------------------------------------------------------------------------------------
 local TERMINAL_ARGS = 8
 
@@ -30,6 +31,7 @@ local function judge(job, worker, terminals)
     local owner = claims[t.range]
     if ENDED[job.status] then t.refused = 'ENDED'
     elseif not owner or owner.claim ~= t.claim or owner.worker ~= worker then t.refused = 'STALE'
+    elseif owner.limit and t.row >= owner.limit then t.refused = 'STALE'
     elseif seen[t.row] or redis.call('GETBIT', job.keys[5], t.row) == 1 then t.refused = 'CLOSED'
     else seen[t.row] = true end
   end
@@ -47,10 +49,8 @@ end
 
 local function acknowledge_full(job, ranges)
   for range in pairs(ranges) do
-    local spec = cjson.decode(read_range(job, range))
-    if redis.call('BITCOUNT', job.keys[5], spec.first, spec.first + spec.count - 1, 'BIT') == spec.count then
-      redis.call('XACK', job.keys[3], GROUP, range)
-    end
+    local spec, owner = cjson.decode(read_range(job, range)), read_claim(job, range)
+    if num_open(job, spec, num_rows(spec, owner)) == 0 then redis.call('XACK', job.keys[3], GROUP, range) end
   end
 end
 
@@ -71,6 +71,17 @@ local function write_terminals(job, worker, terminals)
   return verdicts
 end
 
+-- A cut is reported once, and again if the reply of that flush was lost.
+local function report_cuts(job, worker, cuts, reported)
+  if cuts then
+    redis.call('HDEL', job.keys[6], 'cut:' .. worker)
+    set(job, 'rcut:' .. worker, cuts)
+  elseif reported then
+    redis.call('HDEL', job.keys[6], 'rcut:' .. worker)
+  end
+  return cuts or nil
+end
+
 local function flush(keys, args)
   local worker, epoch, n, steps, trim = args[1], integer(args[2], 'epoch'), integer(args[4], 'n'), args[5], args[6]
   local num_events = integer(args[7], 'events')
@@ -86,12 +97,12 @@ local function flush(keys, args)
     object(args[9 + 2 * i], 'data')
   end
   local terminals = parse_terminals(job, args, at + 1, num_terminals)
-  local last = redis.call('HMGET', keys[6], 'n:' .. worker, 'r:' .. worker)
+  local last = redis.call('HMGET', keys[6], 'n:' .. worker, 'r:' .. worker, 'cut:' .. worker, 'rcut:' .. worker)
   local last_epoch, last_n = string.match(last[1] or '0 0', '^(%d+) (%d+)$')
   last_n = tonumber(last_epoch) == epoch and tonumber(last_n) or 0
   if n <= last_n then
     local again = standing(job, 'DUP')
-    if n == last_n and last[2] then again.t = cjson.decode(last[2]) end
+    if n == last_n then again.t, again.cuts = last[2] and cjson.decode(last[2]), last[4] or nil end
     again.open = job.rows - redis.call('BITCOUNT', keys[5])
     return reply(again)
   end
@@ -110,6 +121,7 @@ local function flush(keys, args)
   write_events(job, worker, args, 8, num_events)
   local done = standing(job, 'OK')
   done.t = write_terminals(job, worker, terminals)
+  done.cuts = report_cuts(job, worker, last[3], last[4])
   done.open = job.rows - redis.call('BITCOUNT', keys[5])
   set(job, 'n:' .. worker, string.format('%d %d', epoch, n), 'r:' .. worker, cjson.encode(done.t))
   return reply(done)

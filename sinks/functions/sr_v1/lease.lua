@@ -34,6 +34,9 @@ local function join(keys, args)
     '{"worker":"' .. worker .. '","epoch":' .. epoch .. (rest == '}' and '' or ',') .. rest)
   redis.call('SET', keys[7], epoch .. ':' .. token, 'PX', LEASE_MS)
   set(job, 'w:' .. worker, 'joined')
+  -- What it holds is described below as splits left it, and its tokens may have been given a time to go.
+  redis.call('HDEL', keys[6], 'cut:' .. worker, 'rcut:' .. worker)
+  redis.call('PERSIST', keys[8])
   return reply(joined_as(job, worker, epoch))
 end
 
@@ -49,6 +52,7 @@ end
 
 local function mark_lost(job, worker, by, reason)
   if redis.call('HGET', job.keys[6], 'w:' .. worker) ~= 'joined' then return end
+  if redis.call('EXISTS', job.lease_prefix .. worker) == 1 then return end
   append(job, 'worker.lost', by, cjson.encode({worker = worker, reason = reason}))
   set(job, 'w:' .. worker, 'lost')
 end
