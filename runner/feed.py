@@ -29,11 +29,15 @@ _NEWEST = 8
 
 
 class ClaimedRow(NamedTuple):
-    """One open row of a claimed range: parsed, or why not, with the tokens that are durable already."""
+    """One open row of a claimed range: parsed, or why not, with the tokens that are durable already.
+
+    attempt: counts from 1; every retry of the row adds one.
+    """
 
     row: Row | RowError
     range: str
     claim: int
+    attempt: int
     durable: dict[ChoiceKey, DurableChoice]
 
 
@@ -109,7 +113,7 @@ class Feed:
             if index in wanted:
                 row = parse_row(raw, index, line, self._job.spec)
                 kept = {key: choice for key, choice in durable.items() if key.row == index}
-                self._rows.append(ClaimedRow(row, claimed.id, claimed.claim, kept))
+                self._rows.append(ClaimedRow(row, claimed.id, claimed.claim, spec.attempts.get(str(index), 1), kept))
 
     def take(self) -> ClaimedRow | None:
         """The next row, half-finished ones of a dead worker in the order of their range."""
@@ -122,6 +126,17 @@ class Feed:
             return None
         held.open_rows.discard(row)
         return None if held.open_rows else self.held.pop(range_id)
+
+    @property
+    def waiting(self) -> list[ClaimedRow]:
+        """Rows claimed and not yet taken."""
+        return list(self._rows)
+
+    def discard(self, rows: set[int]) -> None:
+        """Forget rows that somebody else has ended."""
+        for one in [one for one in self._rows if one.row.index in rows]:
+            self._rows.remove(one)
+            self.close(one.range, one.row.index)
 
     def drop(self, range_id: str) -> None:
         """Forget a range that belongs to somebody else now."""

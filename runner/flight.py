@@ -7,7 +7,7 @@ that had to join anew can append everything again from position 0.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from streamrunner.sinks.wire import StepDelta
 
@@ -39,6 +39,16 @@ class ChoiceRun:
             self.finish_reason, self.stop_reason = delta.finish_reason, delta.stop_reason
 
 
+class RowPlace(NamedTuple):
+    """Which attempt of which row, and under whose claim: what every event about a row says."""
+
+    row: int
+    custom_id: str
+    attempt: int
+    range: str
+    claim: int
+
+
 @dataclass(slots=True)
 class RowRun:
     """One row between its admission and its terminal event."""
@@ -53,6 +63,11 @@ class RowRun:
     first_n: int | None = None
     constraints: Constraints | None = None
     prompt_logprobs: tuple[tuple[TokenLogprob, ...], ...] | None = None
+
+    @property
+    def place(self) -> RowPlace:
+        """How its events name it."""
+        return RowPlace(self.row.index, self.row.custom_id, self.attempt, self.range, self.claim)
 
     @property
     def finished(self) -> bool:

@@ -35,6 +35,8 @@ _SHOWN_ERRORS = 3
 class RangeSpec:
     """Rows [first, first + count) and where they stand: in the `bytes` bytes from `offset` (physical `line`) on,
     behind `skip` other rows; those and what follows the last one went to other ranges when this one was split.
+
+    attempts: for a range that a retry made, the attempt of each row (as text) that is meant; empty for all others.
     """
 
     first: int
@@ -45,6 +47,7 @@ class RangeSpec:
     sha256: str
     line: int
     skip: int = 0
+    attempts: dict[str, int] = field(default_factory=dict)
 
 
 class RawRow(NamedTuple):

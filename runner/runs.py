@@ -17,7 +17,7 @@ from streamrunner.engine.step import TokenLogprob
 from streamrunner.runner.admissions import AdmissionFile
 from streamrunner.runner.durable import ChoiceKey, DurableChoice
 from streamrunner.runner.errors import RunnerError
-from streamrunner.runner.flight import ChoiceRun, RowRun, request_id
+from streamrunner.runner.flight import ChoiceRun, RowPlace, RowRun, request_id
 from streamrunner.runner.request import prepare_request
 from streamrunner.runner.rows import RowError
 
@@ -71,8 +71,8 @@ class Runs:
             return
         choices = [ChoiceRun(request_id(row.index, i, claimed.claim)) for i in range(prepared.params.n)]
         run = RowRun(
-            row, claimed.range, claimed.claim, 1, list(prepared.prompt_token_ids), prepared.params, choices,
-            constraints=prepared.constraints,
+            row, claimed.range, claimed.claim, claimed.attempt, list(prepared.prompt_token_ids), prepared.params,
+            choices, constraints=prepared.constraints,
         )  # fmt: skip
         self._runs[row.index] = run
         for index in range(len(choices)):
@@ -134,7 +134,7 @@ class Runs:
 
     def _fail(self, claimed: ClaimedRow, custom_id: str, row: int, code: str, message: str, param: str | None) -> None:
         error = {"code": code, "message": message, "param": param}
-        self._writer.fail(row, custom_id, claimed.range, claimed.claim, error)
+        self._writer.fail(RowPlace(row, custom_id, claimed.attempt, claimed.range, claimed.claim), error)
 
     def _take_scores(self, step: StepOutput) -> None:
         for one in step.outputs:
@@ -147,7 +147,7 @@ class Runs:
         if delta.error is not None:
             self._forget(run)
             error = {"code": delta.error.code, "message": delta.error.message, "param": delta.error.param}
-            self._writer.fail(run.row.index, run.row.custom_id, run.range, run.claim, error)
+            self._writer.fail(run.place, error)
             return
         at = len(choice.token_ids)
         if choice.finish_reason is None:

@@ -22,7 +22,7 @@ from streamrunner.sinks.wire import StepDelta, encode_deltas
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from streamrunner.runner.flight import RowRun
+    from streamrunner.runner.flight import RowPlace, RowRun
     from streamrunner.runner.job import JobContext
     from streamrunner.runner.lease import LeaseKeeper
     from streamrunner.sinks.log import ClaimedRange
@@ -108,15 +108,15 @@ class LogWriter:
         """End a row with its result."""
         payload, usage = completed_payload(self._job, run, self._token_text)
         data = {
-            **_row_fields(run.row.index, run.row.custom_id, run.attempt, run.range, run.claim),
+            **run.place._asdict(),
             "finish_reasons": [choice.finish_reason for choice in run.choices],
             "usage": usage,
         }
         self._end(data, "request.completed", payload, usage)
 
-    def fail(self, row: int, custom_id: str, range_id: str, claim: int, error: dict[str, Any]) -> None:
+    def fail(self, place: RowPlace, error: dict[str, Any]) -> None:
         """End a row with the reason why it has no result (`code`, `message`, `param`)."""
-        data = {**_row_fields(row, custom_id, 1, range_id, claim), "error": error}
+        data = {**place._asdict(), "error": error}
         self._end(data, "request.failed", failed_payload(error), {})
 
     def _end(self, data: dict[str, Any], kind: str, payload: bytes, usage: dict[str, int]) -> None:
@@ -214,10 +214,6 @@ class LogWriter:
         needed = min((run.first_n for run in in_flight if run.first_n is not None), default=self._next_n)
         keep_from = min(needed, self._next_n - _TRIM_SLACK)
         return f"{self._lease.lease.epoch}-{keep_from}" if keep_from > 1 else ""
-
-
-def _row_fields(row: int, custom_id: str, attempt: int, range_id: str, claim: int) -> dict[str, Any]:
-    return {"row": row, "custom_id": custom_id, "attempt": attempt, "range": range_id, "claim": claim}
 
 
 def _is_held(one: Terminal, held: Mapping[str, ClaimedRange]) -> bool:

@@ -51,6 +51,11 @@ class JobKeys:
         return self._key("done")
 
     @property
+    def attempts(self) -> str:
+        """Hash from row to the number of its latest attempt; only of rows that were retried."""
+        return self._key("attempts")
+
+    @property
     def meta(self) -> str:
         """Hash of derived state: status, counters, epoch, gen, last flush per worker."""
         return self._key("meta")

@@ -102,6 +102,31 @@ class Flush(NamedTuple):
     terminals: Sequence[Terminal]
 
 
+class RowToCancel(NamedTuple):
+    """One open row: its present attempt and range, and its event (without the claim) and payload once it is ended."""
+
+    row: int
+    attempt: int
+    range: str
+    data: dict[str, Any]
+    payload: bytes
+
+
+class RetriedRange(NamedTuple):
+    """A range to run again, whose `attempts` name the rows that are meant; `rows` has the event of each."""
+
+    spec: dict[str, Any]
+    rows: Sequence[dict[str, Any]]
+
+
+class RetriedCounts(NamedTuple):
+    """How the rows of a retry had ended."""
+
+    failed: int
+    cancelled: int
+    expired: int
+
+
 class JobLog:
     """Appends to one job. Not thread-safe: each thread that writes has its own.
 
@@ -190,12 +215,38 @@ class JobLog:
         return self._call("flush", args, lease.worker)
 
     def control(self, command_id: str, kind: str, data: dict[str, Any] | None = None) -> Reply:
-        """Cancel, pause or resume; the same `command_id` again changes nothing."""
+        """Cancel, pause, resume or change; the same `command_id` again changes nothing."""
         return self._call("control", [self._by, command_id, kind, encode_json(data or {})])
 
-    def end(self, status: str, reason: str = "") -> Reply:
+    def cancel_row(self, command_id: str, row: RowToCancel) -> Reply:
+        """End one row; the reply says OK (with the rows still `open`), CLOSED, STALE or ENDED."""
+        args = [row.row, row.attempt, row.range, encode_json(row.data), row.payload]
+        return self._call("cancel_row", [self._by, command_id, *args])
+
+    def retry(self, command_id: str, seq: int, ranges: Sequence[RetriedRange], counts: RetriedCounts) -> Reply:
+        """Open rows again that the log has ended up to `seq`; the reply says OK, STALE (read on), CANCELLING."""
+        args: list[Any] = [self._by, command_id, seq, *counts, len(ranges)]
+        for one in ranges:
+            args += [encode_json(one.spec), len(one.rows)]
+            for row in one.rows:
+                args += [row["row"], row["attempt"], encode_json(row)]
+        return self._call("retry", args)
+
+    def end(self, status: str, reason: str = "", limit: str = "") -> Reply:
         """Append `job.ended` with the counts; refused while rows are open and for a second time."""
-        return self._call("end", [self._by, status, reason])
+        return self._call("end", [self._by, status, reason, limit])
+
+    def standing(self) -> Reply:
+        """What other calls say beside their answer; nothing is written, one try. Raises LogUnreachable."""
+        try:
+            client: Any = self._connected()
+            status, paused, ctl = client.hmget(self._keys.meta, "status", "paused", "ctl")
+        except (*LOST, redis_errors.ResponseError) as error:
+            self._disconnect()
+            raise LogUnreachable(f"the log at {self._server.address} does not answer: {error}") from error
+        if status is None:
+            return {"s": "NOJOB"}
+        return {"s": "OK", "status": status.decode(), "paused": paused == b"1", "ctl": int(ctl)}
 
     def expire_steps(self, ttl_ms: int) -> None:
         """Let the step streams of all workers go after a while; results and history stay. Best effort."""

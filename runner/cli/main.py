@@ -21,6 +21,8 @@ _VERBS = {
     "cancel": ("control", "Stop a job for good; finished rows are kept."),
     "pause": ("control", "Stop a job for now; `submit` or `resume` goes on with it."),
     "resume": ("control", "Lift a pause."),
+    "retry": ("retry", "Give rows that failed, were cancelled or expired another attempt."),
+    "priority": ("control", "Let workers prefer a job, or leave it for later."),
     "worker": ("worker", "Add this machine to the jobs of a log; any number of workers share a job's rows."),
 }
 

@@ -134,5 +134,5 @@ def _exit_code(state: JobState) -> int:
     if not state.ended:
         return ExitCode.STOPPED
     if state.status == "completed":
-        return ExitCode.FAILED_ROWS if state.failed else ExitCode.OK
+        return ExitCode.FAILED_ROWS if state.completed < state.num_rows else ExitCode.OK
     return ExitCode.CANCELLED if state.status == "cancelled" else ExitCode.LIMIT

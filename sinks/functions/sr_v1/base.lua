@@ -41,15 +41,17 @@ end
 -- A server that lost its tail hands the same seqs out again. Whoever meets another run of the
 -- server raises gen, so that an id (seq-gen) never names two different entries.
 local function open(keys)
-  local meta = redis.call('HMGET', keys[6], 'status', 'gen', 'run_id', 'rows', 'paused', 'ctl')
+  local meta = redis.call('HMGET', keys[6], 'status', 'gen', 'run_id', 'rows', 'paused', 'ctl', 'clock', 'retry_seq')
   local last = redis.call('XREVRANGE', keys[1], '+', '-', 'COUNT', 1)
   local job = {
     keys = keys, status = meta[1], gen = tonumber(meta[2]) or 0, rows = tonumber(meta[4]) or 0,
     paused = meta[5] == '1', ctl = tonumber(meta[6]) or 0, time = now_ms(),
     seq = last[1] and tonumber(string.match(last[1][1], '^(%d+)')) or 0,
-    -- Leases of other workers share this job's slot; their names cannot be declared beforehand.
-    lease_prefix = string.match(keys[1], '^(.*):log$') .. ':lease:',
+    clock = tonumber(meta[7]) or 0, retry_seq = tonumber(meta[8]) or 0,
   }
+  -- These share the job's slot; leases of other workers cannot be declared beforehand.
+  local prefix = string.match(keys[1], '^(.*):log$')
+  job.lease_prefix, job.attempts = prefix .. ':lease:', prefix .. ':attempts'
   job.run_id = string.match(redis.call('INFO', 'server'), 'run_id:(%x+)')
   job.new_run = job.status and meta[3] ~= job.run_id
   if job.new_run then job.gen = job.gen + 1 end
@@ -76,7 +78,19 @@ end
 
 local function set(job, ...) redis.call('HSET', job.keys[6], ...) end
 
-local function standing(job, s) return {s = s, status = job.status, paused = job.paused, ctl = job.ctl} end
+-- What workers read again while a job runs, as JSON.
+local SETTINGS = {'limits', 'stop_when', 'priority'}
+
+local function keep_settings(job, changes)
+  for _, name in ipairs(SETTINGS) do
+    if changes[name] ~= nil then set(job, name, cjson.encode(changes[name])) end
+  end
+end
+
+-- clock: since when the deadline counts, that is the first start or the last reopening.
+local function standing(job, s)
+  return {s = s, status = job.status, paused = job.paused, ctl = job.ctl, time = job.time, clock = job.clock}
+end
 
 -- Ownership is per acquisition (epoch and random token), never per name: a stale holder cannot pass.
 local function lease_fault(job, epoch, token)
@@ -124,9 +138,33 @@ local function num_rows(spec, held)
   return held and held.limit and held.limit - spec.first or spec.count
 end
 
+-- `attempts` of a retry's range names its rows and the attempt of each; of its other rows it has only the lines.
+local function attempt_in(spec, row)
+  if type(spec.attempts) ~= 'table' or not next(spec.attempts) then return 1 end
+  return spec.attempts[string.format('%d', row)]
+end
+
+local function latest_attempt(job, row)
+  if job.retry_seq == 0 then return 1 end
+  return tonumber(redis.call('HGET', job.attempts, string.format('%d', row))) or 1
+end
+
+-- A row belongs to the range of its latest attempt: any other range has nothing left to do for it.
+local function is_done(job, spec, row)
+  if redis.call('GETBIT', job.keys[5], row) == 1 then return true end
+  return job.retry_seq > 0 and attempt_in(spec, row) ~= latest_attempt(job, row)
+end
+
 local function num_open(job, spec, count)
   if count == 0 then return 0 end
-  return count - redis.call('BITCOUNT', job.keys[5], spec.first, spec.first + count - 1, 'BIT')
+  if job.retry_seq == 0 then
+    return count - redis.call('BITCOUNT', job.keys[5], spec.first, spec.first + count - 1, 'BIT')
+  end
+  local found = 0
+  for row = spec.first, spec.first + count - 1 do
+    if not is_done(job, spec, row) then found = found + 1 end
+  end
+  return found
 end
 
 -- What a claimer must know: which rows are open, and whose step streams hold their durable tokens.
@@ -135,7 +173,7 @@ local function describe_claim(job, range, held)
   local spec = cjson.decode(text)
   local bits = {}
   for row = spec.first, spec.first + num_rows(spec, held) - 1 do
-    bits[#bits + 1] = redis.call('GETBIT', job.keys[5], row)
+    bits[#bits + 1] = is_done(job, spec, row) and '1' or '0'
   end
   local found = standing(job, 'OK')
   found.range, found.claim, found.data, found.done = range, held.claim, text, table.concat(bits)

@@ -24,6 +24,11 @@ local function parse_terminals(job, args, first, count)
   return terminals
 end
 
+local function is_retried_elsewhere(job, t)
+  if job.retry_seq == 0 then return false end
+  return attempt_in(cjson.decode(read_range(job, t.range)), t.row) ~= latest_attempt(job, t.row)
+end
+
 local function judge(job, worker, terminals)
   local seen, claims = {}, {}
   for _, t in ipairs(terminals) do
@@ -32,6 +37,7 @@ local function judge(job, worker, terminals)
     if ENDED[job.status] then t.refused = 'ENDED'
     elseif not owner or owner.claim ~= t.claim or owner.worker ~= worker then t.refused = 'STALE'
     elseif owner.limit and t.row >= owner.limit then t.refused = 'STALE'
+    elseif is_retried_elsewhere(job, t) then t.refused = 'STALE'
     elseif seen[t.row] or redis.call('GETBIT', job.keys[5], t.row) == 1 then t.refused = 'CLOSED'
     else seen[t.row] = true end
   end
@@ -123,6 +129,8 @@ local function flush(keys, args)
   done.t = write_terminals(job, worker, terminals)
   done.cuts = report_cuts(job, worker, last[3], last[4])
   done.open = job.rows - redis.call('BITCOUNT', keys[5])
+  local sums = redis.call('HMGET', keys[6], 'completed', 'failed', 'completion_tokens')
+  done.completed, done.failed, done.output_tokens = tonumber(sums[1]), tonumber(sums[2]), tonumber(sums[3])
   set(job, 'n:' .. worker, string.format('%d %d', epoch, n), 'r:' .. worker, cjson.encode(done.t))
   return reply(done)
 end

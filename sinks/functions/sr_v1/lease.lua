@@ -25,7 +25,8 @@ local function join(keys, args)
   if job.status == 'validating' then
     append(job, 'job.started', worker, '{}')
     job.status = 'in_progress'
-    set(job, 'status', 'in_progress', 'started', job.time)
+    job.clock = job.time
+    set(job, 'status', 'in_progress', 'started', job.time, 'clock', job.time)
   end
   meet(job)
   epoch = redis.call('HINCRBY', keys[6], 'epoch', 1)

@@ -57,7 +57,7 @@ local function cuttable(job, worker, range, claim, cut)
   local spec = cjson.decode(text)
   local last = spec.first + num_rows(spec, owner)
   if cut < spec.first or cut >= last then return nil end
-  local rest = {first = cut}
+  local rest = {first = cut, attempts = spec.attempts}
   if num_open(job, rest, last - cut) == 0 then return nil end
   return owner, spec, last
 end

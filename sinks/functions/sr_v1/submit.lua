@@ -3,7 +3,7 @@
 ---------------------------------------------------------------------------------------------------
 local function submit(keys, args)
   local by, data, rows = args[1], args[2], integer(args[3], 'rows')
-  object(data, 'data')
+  local spec = object(data, 'data').spec
   for i = 4, #args do object(args[i], 'range') end
   if redis.call('EXISTS', keys[1], keys[6]) > 0 then return reply({s = 'EXISTS'}) end
   redis.call('DEL', keys[3])
@@ -14,6 +14,7 @@ local function submit(keys, args)
   set(job, 'status', 'validating', 'rows', rows, 'gen', job.gen, 'run_id', job.run_id, 'epoch', 0, 'claim', 0,
     'ctl', 0, 'created', job.time, 'completed', 0, 'failed', 0, 'cancelled', 0, 'expired', 0,
     'prompt_tokens', 0, 'completion_tokens', 0)
+  keep_settings(job, type(spec) == 'table' and spec or {})
   return reply({s = 'OK', seq = job.seq})
 end
 
