@@ -14,7 +14,21 @@ from streamrunner.runner.cli.main import cli
 if TYPE_CHECKING:
     from pathlib import Path
 
-VERBS = ["submit", "validate", "list", "status", "watch", "events", "results", "cancel", "pause", "resume", "worker"]
+VERBS = [
+    "submit",
+    "validate",
+    "list",
+    "status",
+    "watch",
+    "events",
+    "results",
+    "cancel",
+    "pause",
+    "resume",
+    "retry",
+    "priority",
+    "worker",
+]
 
 
 def run(*arguments: str) -> int:
