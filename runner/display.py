@@ -10,8 +10,9 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any, Self
 
-from streamrunner.runner.summary import estimate_s
+from streamrunner.runner.summary import eta_s, phase_of, rates_of
 from streamrunner.runner.terminal import clean
+from streamrunner.runner.units import format_seconds
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -21,11 +22,11 @@ if TYPE_CHECKING:
     from streamrunner.runner.fold import JobState
 
 _PLAIN_EVERY_S = 5.0
-_RATE_TOKENS = 200
+_WIDE, _NARROW = 100, 60
 
 
 class Display:
-    """Shows a job's state; `update` as often as one likes, `say` for a line of its own."""
+    """Shows a job's state; `update` as often as one likes, `say` for a line of its own, `finish` at the end."""
 
     def __init__(self, *, quiet: bool = False) -> None:
         self._quiet = quiet
@@ -62,36 +63,63 @@ class Display:
         if self._live:
             self._update_bar(state, facts)
         elif time.monotonic() >= self._next_plain and facts != self._shown:
-            self._next_plain, self._shown = time.monotonic() + _PLAIN_EVERY_S, facts
-            self.say(f"{state.finished_rows}/{state.num_rows} rows  {facts}")
+            self._say_plain(state, facts)
+
+    def finish(self, state: JobState) -> None:
+        """Show where the job stands now that nothing more comes: all rows of one that has ended."""
+        if self._quiet or not state.num_rows:
+            return
+        facts = f"{state.output_tokens} tokens" + _failed(state)
+        if self._live and self._progress is not None:
+            self._update_bar(state, facts)
+        elif self._shown:
+            self._say_plain(state, facts)
+
+    def _say_plain(self, state: JobState, facts: str) -> None:
+        self._next_plain, self._shown = time.monotonic() + _PLAIN_EVERY_S, facts
+        self.say(f"{state.finished_rows}/{state.num_rows} rows  {facts}")
 
     def _update_bar(self, state: JobState, facts: str) -> None:
         if self._progress is None:
-            from rich.console import Console
-            from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
-            columns: tuple[Any, ...] = (
-                BarColumn(bar_width=30), MofNCompleteColumn(), TextColumn("rows"), TextColumn("{task.fields[facts]}"),
-                TimeElapsedColumn(),
-            )  # fmt: skip
-            self._progress = Progress(*columns, console=Console(stderr=True), refresh_per_second=4)
+            self._progress = _make_progress()
             self._task = self._progress.add_task("", total=state.num_rows, facts="")
             self._progress.start()
         if self._task is not None:
             self._progress.update(self._task, completed=state.finished_rows, facts=facts)
 
 
+def _make_progress() -> Progress:
+    """A bar that never wraps: on a narrow terminal the bar goes first, then the end of the facts."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+    from rich.table import Column
+
+    console = Console(stderr=True)
+    columns: list[Any] = [] if console.width < _NARROW else [BarColumn(30 if console.width >= _WIDE else 10)]
+    cut = Column(no_wrap=True, overflow="ellipsis")
+    columns += [
+        MofNCompleteColumn(table_column=Column(no_wrap=True)),
+        TextColumn("rows"),
+        TextColumn("{task.fields[facts]}", table_column=cut),
+    ]
+    if console.width >= _NARROW:
+        columns.append(TimeElapsedColumn())
+    return Progress(*columns, console=console, refresh_per_second=4)
+
+
 def describe(state: JobState, phase: str) -> str:
     """The facts beside the bar."""
-    alive = [worker.progress for worker in state.workers.values() if worker.alive and worker.progress]
-    if not alive:
-        return phase or "waiting for a worker"
-    rate = sum(one["output_tokens_per_s"] for one in alive)
-    running = sum(one["running"] for one in alive)
-    made = sum(one["output_tokens"] for one in alive)
-    # The first steps after a start are prefill: their rate says nothing about the rest.
-    known = made >= _RATE_TOKENS
-    eta = estimate_s(state.open_rows, state.completed, state.completion_tokens, rate) if known else None
-    left = "" if eta is None else f"  ~{eta:.0f} s left"
-    failed = f"  {state.failed} failed" if state.failed else ""
-    return f"{running} running  {made} tokens  {rate:.0f} tok/s{left}{failed}"
+    alive = [worker.progress for worker in state.workers.values() if worker.alive]
+    working = [one for one in alive if one.get("phase") == "running"]
+    if not working:
+        return phase or phase_of(alive) or "waiting for a worker"
+    rates, left = rates_of(working), eta_s(working)
+    time_left = "" if left is None else f"  ~{format_seconds(left)} left"
+    return (
+        f"{rates['running']} running  {state.output_tokens} tokens  {rates['output_tokens_per_s']:.0f} tok/s"
+        f"{time_left}{_failed(state)}"
+    )
+
+
+def _failed(state: JobState) -> str:
+    return f"  {state.failed} failed" if state.failed else ""

@@ -37,6 +37,7 @@ class WorkerState:
     pid: int
     alive: bool = True
     progress: dict[str, Any] = field(default_factory=dict)
+    in_flight_tokens: int = 0
 
 
 @dataclass(slots=True)
@@ -46,6 +47,8 @@ class JobState:
     limit: the key of `limits` that ended the job. attempts: of rows that were retried; all others are at their first.
     running_since_ms: when it started, or was last reopened.
     shared_reasons: what a reopened job had ended for, by the outcome that its open rows got from it.
+    output_tokens: those of completed rows and of rows in flight, the most there ever were: a worker that dies takes its
+    rows in flight out of sight until another has them, and nobody should see tokens disappear that are kept.
     """
 
     name: str = ""
@@ -62,6 +65,8 @@ class JobState:
     expired: int = 0
     prompt_tokens: int = 0
     completion_tokens: int = 0
+    in_flight_tokens: int = 0
+    output_tokens: int = 0
     paused: bool = False
     pause_reason: str | None = None
     submitted_ms: int = 0
@@ -100,6 +105,12 @@ class JobState:
         elif handler := _HANDLERS.get(entry.type):
             handler(self, entry)
 
+    def set_in_flight(self, worker: WorkerState, num_tokens: int) -> None:
+        """Note how many tokens a worker has made for rows that have not ended."""
+        self.in_flight_tokens += num_tokens - worker.in_flight_tokens
+        worker.in_flight_tokens = num_tokens
+        self.output_tokens = max(self.output_tokens, self.completion_tokens + self.in_flight_tokens)
+
     def check(self) -> None:
         """Assert the module's equation, and that row states and counters agree."""
         if self.ended and self.open_rows:
@@ -119,6 +130,8 @@ class JobState:
             usage = entry.data["usage"]
             self.prompt_tokens += usage["prompt_tokens"]
             self.completion_tokens += usage["completion_tokens"]
+            if worker := self.workers.get(entry.by):
+                self.set_in_flight(worker, max(worker.in_flight_tokens - usage["completion_tokens"], 0))
 
     def count(self, outcome: int, change: int) -> None:
         """Add to the counter of an outcome; open rows have none."""
@@ -162,6 +175,7 @@ def _ended(state: JobState, entry: LogEntry) -> None:
     state.cancelled, state.expired = counts["cancelled"], counts["expired"]
     for worker in state.workers.values():
         worker.alive = False
+        state.set_in_flight(worker, 0)
 
 
 def _reopened(state: JobState, entry: LogEntry) -> None:
@@ -181,17 +195,21 @@ def _retried(state: JobState, entry: LogEntry) -> None:
 
 def _joined(state: JobState, entry: LogEntry) -> None:
     data = entry.data
+    if before := state.workers.get(data["worker"]):
+        state.set_in_flight(before, 0)
     state.workers[data["worker"]] = WorkerState(data["epoch"], data["host"], data["pid"])
 
 
 def _left(state: JobState, entry: LogEntry) -> None:
     if worker := state.workers.get(entry.data["worker"]):
         worker.alive = False
+        state.set_in_flight(worker, 0)
 
 
 def _progress(state: JobState, entry: LogEntry) -> None:
     if worker := state.workers.get(entry.by):
         worker.progress = entry.data
+        state.set_in_flight(worker, entry.data.get("in_flight_tokens", 0))
 
 
 def _notice(state: JobState, entry: LogEntry) -> None:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 
 from streamrunner.runner.errors import RunnerError
+from streamrunner.runner.row_work import RowWork, row_work, sum_by_kind
 from streamrunner.runner.rows import Row, RowError, parse_row
 from streamrunner.sinks.wire import encode_json
 
@@ -35,6 +36,7 @@ _SHOWN_ERRORS = 3
 class RangeSpec:
     """Rows [first, first + count) and where they stand: in the `bytes` bytes from `offset` (physical `line`) on,
     behind `skip` other rows; those and what follows the last one went to other ranges when this one was split.
+    `work` is what they ask of the engine, by kind (`row_work.sum_by_kind`).
 
     attempts: for a range that a retry made, the attempt of each row (as text) that is meant; empty for all others.
     """
@@ -48,6 +50,7 @@ class RangeSpec:
     line: int
     skip: int = 0
     attempts: dict[str, int] = field(default_factory=dict)
+    work: list[list[int]] = field(default_factory=list)
 
 
 class RawRow(NamedTuple):
@@ -115,6 +118,7 @@ class _Scanner:
         self._uri = str(path.resolve())
         self._line_of: dict[bytes, int] = {}
         self._whole = hashlib.sha256()
+        self._work: list[RowWork] = []
 
     def run(self, file: BinaryIO) -> None:
         lines = iter(file)
@@ -124,7 +128,8 @@ class _Scanner:
             if count:
                 digest = hashlib.sha256(content).hexdigest()
                 first = self._scan.rows - count
-                self._scan.ranges.append(RangeSpec(first, count, self._uri, offset, len(content), digest, number))
+                work, self._work = sum_by_kind(self._work), []
+                self._scan.ranges.append(RangeSpec(first, count, self._uri, offset, len(content), digest, number, work=work))
             offset += len(content)
             number += num_lines
         self._scan.sha256 = self._whole.hexdigest()
@@ -155,6 +160,7 @@ class _Scanner:
             self._check_unique(row.custom_id, number)
         if isinstance(row, Row):
             scan.kinds.add(row.kind)
+            self._work.append(row_work(row, self._spec.sampling))
             return
         scan.num_errors += 1
         if len(scan.errors) < MAX_KEPT_ERRORS:

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from streamrunner.engine.tokenizer import Tokenizer
     from streamrunner.runner.feed import ClaimedRow
     from streamrunner.runner.job import JobContext
+    from streamrunner.runner.meter import Meter
     from streamrunner.runner.writer import LogWriter
 
 
@@ -35,13 +36,20 @@ class Runs:
     """Rows between their admission and their terminal event. max_model_len: tokens of prompt and output together."""
 
     def __init__(
-        self, job: JobContext, loop: EngineLoop, tokenizer: Tokenizer, max_model_len: int, writer: LogWriter
+        self,
+        job: JobContext,
+        loop: EngineLoop,
+        tokenizer: Tokenizer,
+        max_model_len: int,
+        writer: LogWriter,
+        meter: Meter,
     ) -> None:
         self._job = job
         self._loop = loop
         self._tokenizer = tokenizer
         self._max_model_len = max_model_len
         self._writer = writer
+        self._meter = meter
         self._processor = OutputProcessor(tokenizer)
         self._runs: dict[int, RowRun] = {}
         self._by_request: dict[str, tuple[RowRun, int]] = {}
@@ -75,6 +83,7 @@ class Runs:
             choices, constraints=prepared.constraints,
         )  # fmt: skip
         self._runs[row.index] = run
+        self._meter.admitted(run)
         for index in range(len(choices)):
             self._start_choice(run, index, claimed.durable.get(ChoiceKey(row.index, index)))
         self._complete_if_finished(run)
@@ -163,6 +172,7 @@ class Runs:
         if run.finished:
             self._runs.pop(run.row.index, None)
             self._writer.complete(run)
+            self._meter.ended(run)
 
     def _forget(self, run: RowRun) -> None:
         self._runs.pop(run.row.index, None)

@@ -71,6 +71,7 @@ class Session:
                 self._watch()
             elif self._work():
                 break
+        self._display.finish(self._watcher.state)
         return self._watcher.state
 
     def export(self) -> None:

@@ -24,6 +24,18 @@ def parse_seconds(text: str) -> float:
     return _parse(text, _SECONDS, "a duration with its unit, such as 500ms, 1s or 2m")
 
 
+def format_seconds(seconds: float) -> str:
+    """A duration with its two largest units: `8 s`, `3 min 20 s`, `2 h 5 min`, `1 d 4 h`."""
+    whole = max(round(seconds), 0)
+    if whole < 60:
+        return f"{whole} s"
+    for size, unit, smaller, name in ((86400, "d", 3600, "h"), (3600, "h", 60, "min"), (60, "min", 1, "s")):
+        if whole >= size:
+            rest = whole % size // smaller
+            return f"{whole // size} {unit}" + (f" {rest} {name}" if rest else "")
+    raise AssertionError(whole)
+
+
 def _parse(text: str, units: dict[str, float] | dict[str, int], what: str) -> float:
     found = _QUANTITY.match(text)
     if found is None or found[2].lower() not in units:

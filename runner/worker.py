@@ -15,10 +15,13 @@ import queue
 import time
 from typing import TYPE_CHECKING, Any
 
+from redis.exceptions import RedisError
+
 from streamrunner.engine.loop import EngineLoop, LoopEnd
 from streamrunner.runner.errors import ExitCode, RunnerError
 from streamrunner.runner.feed import Feed
 from streamrunner.runner.meter import Meter
+from streamrunner.runner.open_work import OpenWork
 from streamrunner.runner.runs import Runs
 from streamrunner.runner.stall import StallWatch
 from streamrunner.runner.writer import LeaseGone, LogWriter
@@ -31,8 +34,10 @@ if TYPE_CHECKING:
 
     from streamrunner.engine.step import StepOutput
     from streamrunner.engine.tokenizer import Tokenizer
+    from streamrunner.runner.flight import RowRun
     from streamrunner.runner.job import JobContext
     from streamrunner.runner.lease import LeaseKeeper
+    from streamrunner.runner.row_work import Kind, WorkSum
 
 # How many sequences wait in the engine beyond those that run: enough that it never starves between two flushes.
 _AHEAD = 16
@@ -77,8 +82,9 @@ class Worker:
         self._say = say
         self._feed = Feed(job, log, client)
         self._writer = LogWriter(job, log, lease, self._row_closed, tokenizer.token)
-        self._runs = Runs(job, loop, tokenizer, max_model_len, self._writer)
         self._meter = Meter(job.spec.events.progress_interval_s)
+        self._runs = Runs(job, loop, tokenizer, max_model_len, self._writer, self._meter)
+        self._open_work = OpenWork(client, job.keys, job.spec.sampling)
         self._stall = StallWatch(job.spec.engine.step_timeout_s)
         self._max_running = job.spec.engine.max_num_seqs
         self._next_claim = 0.0
@@ -242,9 +248,19 @@ class Worker:
     # ── the log ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _report(self) -> None:
-        progress = self._meter.due(self._runs.num_sequences)
-        if progress is not None:
-            self._writer.add_event("progress", progress)
+        if self._meter.is_due():
+            in_flight, num_sequences = self._runs.in_flight, self._runs.num_sequences
+            progress = self._meter.due(in_flight, num_sequences, self._waiting(in_flight), self._loop.queue_wait_ms)
+            if progress is not None:
+                self._writer.add_event("progress", progress)
+
+    def _waiting(self, in_flight: list[RowRun]) -> dict[Kind, WorkSum] | None:
+        """The open rows beside those in flight; None while the server does not answer."""
+        try:
+            self._open_work.refresh()
+        except (RedisError, OSError):
+            return None
+        return self._open_work.waiting(run.range for run in in_flight)
 
     def _notice(self, code: str, message: str) -> None:
         self._say(message)

@@ -173,16 +173,25 @@ class RequestRetried(EventModel):
 
 
 class Progress(EventModel):
-    """Where a worker is: rows and tokens so far in this epoch, and its rates over the last interval."""
+    """Where a worker is: totals since it joined, rates over the last half minute, and how long the rest takes."""
 
-    phase: str
-    running: int = Field(ge=0)
-    waiting: int = Field(ge=0)
+    phase: str = Field(description="running; before that what it does instead, such as `loading the model`")
+    running: int = Field(ge=0, description="sequences in the engine's batch")
+    waiting: int = Field(ge=0, description="sequences in the engine behind them")
+    rows: int = Field(default=0, ge=0, description="rows this worker completed; one row, however many choices")
+    in_flight_rows: int = Field(default=0, ge=0)
+    in_flight_tokens: int = Field(default=0, ge=0, description="output tokens of rows that have not ended")
     prompt_tokens: int = Field(ge=0)
     output_tokens: int = Field(ge=0)
+    rows_per_s: float = Field(default=0.0, ge=0)
+    prompt_tokens_per_s: float = Field(default=0.0, ge=0)
     output_tokens_per_s: float = Field(ge=0)
     kv_cache_usage: float = Field(ge=0, le=1)
     queue_wait_ms: float = Field(ge=0, description="time the engine waited for the writer")
+    eta_s: float | None = Field(
+        default=None, description="seconds until all open rows are done if this worker works alone; null while unknown"
+    )
+    drain_s: float | None = Field(default=None, description="the part of eta_s that more workers do not shorten")
 
 
 class Notice(EventModel):

@@ -9,9 +9,11 @@ import click
 
 from streamrunner.runner.cli.common import FoundJob, Where, found_job, where_options
 from streamrunner.runner.terminal import clean
+from streamrunner.runner.units import format_seconds
 
-# The newest progress event of each worker lies within this many entries of the log's end, or is too old to matter.
-_TAIL = 64
+# A worker's newest progress is about a second old. More entries than this a second are not waited for.
+_PAGE = 256
+_MAX_PAGES = 40
 
 
 @click.command()
@@ -22,16 +24,15 @@ def status(where: Where, job: str, as_json: bool) -> None:
     """Show where a job is: rows, tokens, rate, time left.
 
     \b
-    runner status last
-    runner status capitals --json
+    Examples:
+      runner status last
+      runner status capitals --json | jq '.eta_s, .workers[].output_tokens_per_s'
     """
     from streamrunner.runner.summary import summarize
 
     with found_job(where, job) as found:
         meta = found.directory.meta(found.pointer.job_id)
-        progress = _newest_progress(found) if meta.get("status") == "in_progress" else []
-        summary = summarize(found.pointer, meta, progress)
-        summary["workers"] = _living(found, meta)
+        summary = summarize(found.pointer, meta, _newest_progress(found, _living(found, meta)))
     if as_json:
         click.echo(json.dumps(summary, ensure_ascii=False))
         return
@@ -46,25 +47,47 @@ def _show(one: dict[str, Any]) -> None:
     ended = {name: counts[name] for name in ("completed", "failed", "cancelled", "expired")}
     shown = ", ".join(f"{count} {name}" for name, count in ended.items() if count or name in ("completed", "failed"))
     click.echo(f"rows    {shown} of {counts['total']}")
-    usage = one["usage"]
-    click.echo(f"tokens  {usage['input_tokens']} in, {usage['output_tokens']} out (completed rows)")
+    usage, in_flight = one["usage"], one["in_flight"]
+    more = f", {in_flight['tokens']} out so far for {in_flight['rows']} rows in flight" if in_flight["rows"] else ""
+    click.echo(f"tokens  {usage['input_tokens']} in, {usage['output_tokens']} out (completed rows){more}")
     if one["status"] == "in_progress":
-        eta = "unknown yet" if one["eta_s"] is None else f"{one['eta_s']:.0f} s"
-        rate = one["output_tokens_per_s"]
-        click.echo(f"now     {one['workers']} worker(s), {one['running']} running, {rate} tok/s, left {eta}")
+        _show_now(one)
 
 
-def _living(found: FoundJob, meta: dict[str, str]) -> int:
+def _show_now(one: dict[str, Any]) -> None:
+    eta = "unknown yet" if one["eta_s"] is None else f"~{format_seconds(one['eta_s'])}"
+    rates = f"{one['rows_per_s']:.3g} rows/s, {one['output_tokens_per_s']:.4g} tok/s"
+    workers = one["workers"]
+    doing = one["phase"] or "nobody works on it: `runner submit` the same file goes on with it"
+    click.echo(
+        f"now     {doing}" if one["phase"] != "running" else f"now     {one['running']} running, {rates}, left {eta}"
+    )
+    for worker in workers if len(workers) > 1 else ():
+        rate = worker["output_tokens_per_s"]
+        click.echo(
+            f"  {worker['id']}  {worker['phase'] or 'starting'}" + ("" if rate is None else f"  {rate:.4g} tok/s")
+        )
+
+
+def _living(found: FoundJob, meta: dict[str, str]) -> list[str]:
     names = [name[2:] for name, value in meta.items() if name.startswith("w:") and value == "joined"]
-    return sum(found.reader.exists(found.keys.lease(name)) for name in names)
+    return [name for name in names if found.reader.exists(found.keys.lease(name))]
 
 
-def _newest_progress(found: FoundJob) -> list[dict[str, Any]]:
+def _newest_progress(found: FoundJob, living: list[str]) -> dict[str, dict[str, Any]]:
+    """The newest `progress` of each living worker; {} for one that has not said anything of late."""
     from streamrunner.sinks.wire import parse_log_entry
 
     newest: dict[str, dict[str, Any]] = {}
-    for raw_id, fields in found.reader.xrevrange(found.keys.log, count=_TAIL):
-        entry = parse_log_entry(raw_id, fields)
-        if entry.type == "progress":
-            newest.setdefault(entry.by, entry.data)
-    return [data for worker, data in newest.items() if found.reader.exists(found.keys.lease(worker))]
+    before = "+"
+    for _ in range(_MAX_PAGES):
+        page = found.reader.xrevrange(found.keys.log, max=before, count=_PAGE) if len(newest) < len(living) else []
+        for raw_id, fields in page:
+            worker = fields[b"by"].decode()
+            if worker in living and fields[b"type"] in (b"progress", b"worker.joined"):
+                entry = parse_log_entry(raw_id, fields)
+                newest.setdefault(worker, entry.data if entry.type == "progress" else {})
+        if len(page) < _PAGE:
+            break
+        before = f"({page[-1][0].decode()}"
+    return {name: newest.get(name, {}) for name in living}

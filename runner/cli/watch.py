@@ -44,6 +44,7 @@ def _show(watch: Watch, job_id: str, as_json: bool) -> int:
             display.update(watch.state)
             if as_json and watch.end is None:
                 click.echo(json.dumps(state_as_json(job_id, watch.state), ensure_ascii=False))
+        display.finish(watch.state)
     state = watch.state
     if as_json:
         click.echo(json.dumps(state_as_json(job_id, state), ensure_ascii=False))
