@@ -62,7 +62,7 @@ class Display:
         facts = describe(state, phase)
         if self._live:
             self._update_bar(state, facts)
-        elif time.monotonic() >= self._next_plain and facts != self._shown:
+        elif time.monotonic() >= self._next_plain:
             self._say_plain(state, facts)
 
     def finish(self, state: JobState) -> None:
@@ -76,13 +76,15 @@ class Display:
             self._say_plain(state, facts)
 
     def _say_plain(self, state: JobState, facts: str) -> None:
-        self._next_plain, self._shown = time.monotonic() + _PLAIN_EVERY_S, facts
-        self.say(f"{state.finished_rows}/{state.num_rows} rows  {facts}")
+        line = f"{state.finished_rows}/{state.num_rows} rows  {facts}"
+        if line != self._shown:
+            self.say(line)
+            self._next_plain, self._shown = time.monotonic() + _PLAIN_EVERY_S, line
 
     def _update_bar(self, state: JobState, facts: str) -> None:
         if self._progress is None:
             self._progress = _make_progress()
-            self._task = self._progress.add_task("", total=state.num_rows, facts="")
+            self._task = self._progress.add_task("", total=state.num_rows, completed=state.finished_rows, facts=facts)
             self._progress.start()
         if self._task is not None:
             self._progress.update(self._task, completed=state.finished_rows, facts=facts)
@@ -91,17 +93,13 @@ class Display:
 def _make_progress() -> Progress:
     """A bar that never wraps: on a narrow terminal the bar goes first, then the end of the facts."""
     from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
     from rich.table import Column
 
     console = Console(stderr=True)
     columns: list[Any] = [] if console.width < _NARROW else [BarColumn(30 if console.width >= _WIDE else 10)]
     cut = Column(no_wrap=True, overflow="ellipsis")
-    columns += [
-        MofNCompleteColumn(table_column=Column(no_wrap=True)),
-        TextColumn("rows"),
-        TextColumn("{task.fields[facts]}", table_column=cut),
-    ]
+    columns.append(TextColumn("{task.completed}/{task.total} rows  {task.fields[facts]}", table_column=cut))
     if console.width >= _NARROW:
         columns.append(TimeElapsedColumn())
     return Progress(*columns, console=console, refresh_per_second=4)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import io
+import re
 import sys
 from types import SimpleNamespace
 
@@ -18,10 +19,10 @@ class Terminal(io.StringIO):
         return True
 
 
-def working(completed: int = 3, failed: int = 0, made: int = 500, rate: float = 40.0) -> JobState:
-    progress = {"running": 4, "output_tokens": made, "output_tokens_per_s": rate}
+def working(completed: int = 3, failed: int = 0, rate: float = 40.0, eta: float | None = 7.2) -> JobState:
+    progress = {"phase": "running", "running": 4, "output_tokens_per_s": rate, "eta_s": eta, "drain_s": 1.0}
     return JobState(
-        num_rows=10, completed=completed, failed=failed, completion_tokens=completed * 40,
+        num_rows=10, completed=completed, failed=failed, output_tokens=500,
         workers={"a": WorkerState(1, "h", 1, progress=progress), "gone": WorkerState(1, "h", 2, alive=False)},
     )  # fmt: skip
 
@@ -35,23 +36,24 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
 
 def test_the_facts_are_rows_tokens_rate_and_time_left() -> None:
     assert describe(working(), "") == "4 running  500 tokens  40 tok/s  ~7 s left"
-    assert describe(working(failed=2), "").endswith("~5 s left  2 failed")
+    assert describe(working(failed=2, eta=4000.0), "").endswith("~1 h 6 min left  2 failed")
 
 
-def test_nothing_is_promised_before_enough_tokens_or_without_a_finished_row() -> None:
-    assert "left" not in describe(working(made=100), "")
-    assert "left" not in describe(working(completed=0), "")
+def test_nothing_is_promised_while_nothing_is_known() -> None:
+    assert "left" not in describe(working(eta=None), "")
 
 
 def test_while_no_worker_works_the_phase_is_told() -> None:
     assert describe(JobState(num_rows=10), "loading the model") == "loading the model"
     assert describe(JobState(num_rows=10), "") == "waiting for a worker"
+    loading = JobState(num_rows=10, workers={"a": WorkerState(1, "h", 1, progress={"phase": "loading m"})})
+    assert describe(loading, "") == "loading m"
 
 
 def test_two_workers_add_up() -> None:
     state = working()
     state.workers["b"] = WorkerState(1, "h", 3, progress=state.workers["a"].progress)
-    assert describe(state, "").startswith("8 running  1000 tokens  80 tok/s")
+    assert describe(state, "").startswith("8 running  500 tokens  80 tok/s  ~4 s left")
 
 
 def test_without_a_terminal_a_line_comes_now_and_then(
@@ -66,6 +68,30 @@ def test_without_a_terminal_a_line_comes_now_and_then(
     written = capsys.readouterr()
     assert written.out == ""
     assert [line.split("  ")[0] for line in written.err.splitlines()] == ["3/10 rows", "5/10 rows"]
+
+
+def test_the_last_line_has_all_rows_whenever_it_comes(
+    capsys: pytest.CaptureFixture[str], clock: SimpleNamespace
+) -> None:
+    with Display() as display:
+        clock.now = 5.0
+        display.update(working())
+        display.finish(working(completed=10))
+    assert capsys.readouterr().err.splitlines()[-1] == "10/10 rows  500 tokens"
+
+
+@pytest.mark.parametrize("width", [30, 50, 80, 200])
+def test_a_narrow_terminal_gets_one_line_all_the_same(monkeypatch: pytest.MonkeyPatch, width: int) -> None:
+    stderr = Terminal()
+    monkeypatch.setattr(sys, "stderr", stderr)
+    monkeypatch.setenv("COLUMNS", str(width))
+    monkeypatch.setenv("NO_COLOR", "1")
+    with Display() as display:
+        display.update(working(failed=2))
+    frames = [re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", line) for line in re.split(r"[\r\n]", stderr.getvalue())]
+    shown = [frame for frame in frames if "rows" in frame]
+    assert all("5/10" in frame and len(frame.rstrip()) <= width for frame in shown)
+    assert shown
 
 
 def test_quiet_is_quiet(capsys: pytest.CaptureFixture[str], clock: SimpleNamespace) -> None:

@@ -139,3 +139,20 @@ def test_settings_that_changed_are_the_jobs_and_leave_a_pause_alone() -> None:
 def test_a_limit_that_ended_the_job_is_named() -> None:
     kind, data = ended("cancelled", cancelled=4)
     assert fold(history(SUBMITTED, (kind, {**data, "limit": "max_failed"}))).limit == "max_failed"
+
+
+def flight(tokens: int) -> tuple[str, dict[str, Any]]:
+    return "progress", {"phase": "running", "running": 1, "in_flight_tokens": tokens}
+
+
+def test_tokens_shown_never_go_back_through_ends_deaths_and_takeovers() -> None:
+    life = history(
+        SUBMITTED, JOINED, flight(2), flight(6), row("completed", 0), flight(3), row("completed", 1),
+        ("worker.lost", {"worker": "w1", "reason": "r"}), JOINED, flight(0), flight(9), row("failed", 2), flight(4),
+    )  # fmt: skip
+    state, shown = fold([]), []
+    for entry in life:
+        state.apply(entry)
+        shown.append(state.output_tokens)
+    assert shown == [0, 0, 2, 6, 6, 7, 8, 8, 8, 8, 17, 17, 17]
+    assert shown == sorted(shown)

@@ -1,0 +1,73 @@
+from __future__ import annotations
+
+import itertools
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from streamrunner.runner.open_work import OpenWork
+from streamrunner.runner.row_work import Kind, RowWork, sum_by_kind
+from streamrunner.runner.spec import SamplingSpec
+from streamrunner.sinks.keys import JobKeys
+from streamrunner.sinks.log import JobLog
+
+if TYPE_CHECKING:
+    from streamrunner.sinks.embedded.server import EmbeddedServer
+
+_ids = itertools.count()
+SHORT, LONG = RowWork(100, 1, 16), RowWork(4000, 2, 500)
+
+
+@pytest.fixture
+def keys(embedded: EmbeddedServer) -> JobKeys:
+    """Three ranges: 64 short rows, 3 long ones, and 70 of which nothing is noted."""
+    keys = JobKeys(f"job_open{next(_ids)}")
+    ranges: list[dict[str, Any]] = [
+        {"first": 0, "count": 64, "work": sum_by_kind([SHORT] * 64)},
+        {"first": 64, "count": 3, "work": sum_by_kind([LONG] * 3)},
+        {"first": 67, "count": 70, "bytes": 70_000},
+    ]
+    JobLog(embedded, keys, "t").submit({"name": "t"}, 137, ranges)
+    return keys
+
+
+def close(server: EmbeddedServer, keys: JobKeys, *rows: int) -> None:
+    client: Any = server.client()
+    for row in rows:
+        client.setbit(keys.done, row, 1)
+
+
+def open_work(server: EmbeddedServer, keys: JobKeys) -> OpenWork:
+    work = OpenWork(server.client(), keys, SamplingSpec(n=3, max_tokens=20))
+    work.refresh()
+    return work
+
+
+def test_open_rows_are_counted_by_kind_with_what_they_ask(embedded: EmbeddedServer, keys: JobKeys) -> None:
+    found = open_work(embedded, keys).waiting([])
+    assert found[SHORT.kind] == (64, 6400, 64, 1024)
+    assert found[LONG.kind] == (3, 12000, 6, 3000)
+    # Nothing noted: the job's own sampling, and the bytes of the range.
+    assert found[Kind(10, 5)] == (70, 70_000, 210, 4200)
+
+
+@pytest.mark.parametrize("rows", [[0], [63], [64, 66], [67, 136], list(range(137)), list(range(60, 70))])
+def test_rows_with_their_ending_do_not_count(embedded: EmbeddedServer, keys: JobKeys, rows: list[int]) -> None:
+    close(embedded, keys, *rows)
+    found = open_work(embedded, keys).waiting([])
+    assert sum(one.rows for one in found.values()) == pytest.approx(137 - len(rows))
+
+
+def test_rows_in_flight_are_taken_off_their_range(embedded: EmbeddedServer, keys: JobKeys) -> None:
+    work = open_work(embedded, keys)
+    found = work.waiting(["2-0", "2-0", "1-0", "unknown"])
+    assert (found[SHORT.kind].rows, found[LONG.kind].rows) == (63, 1)
+    assert LONG.kind not in work.waiting(["2-0"] * 3)
+
+
+def test_counting_again_at_once_costs_nothing(embedded: EmbeddedServer, keys: JobKeys) -> None:
+    work = open_work(embedded, keys)
+    work._next = float("inf")
+    close(embedded, keys, 0)
+    work.refresh()
+    assert work.waiting([])[SHORT.kind].rows == 64
