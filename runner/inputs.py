@@ -129,7 +129,9 @@ class _Scanner:
                 digest = hashlib.sha256(content).hexdigest()
                 first = self._scan.rows - count
                 work, self._work = sum_by_kind(self._work), []
-                self._scan.ranges.append(RangeSpec(first, count, self._uri, offset, len(content), digest, number, work=work))
+                self._scan.ranges.append(
+                    RangeSpec(first, count, self._uri, offset, len(content), digest, number, work=work)
+                )
             offset += len(content)
             number += num_lines
         self._scan.sha256 = self._whole.hexdigest()

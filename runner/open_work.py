@@ -60,13 +60,20 @@ class OpenWork:
     def waiting(self, in_flight: Iterable[str]) -> dict[Kind, WorkSum]:
         """Open rows that are not in flight, by kind. in_flight: the range of each row that is, with repeats."""
         num_in_flight = Counter(in_flight)
+        num_open = {name: self._num_open(one) for name, one in self._ranges.items()}
+        # A row that was split off or is retried stands in two ranges and is open in both.
+        once = min(self._num_all_open() / max(sum(num_open.values()), 1), 1.0)
         found: dict[Kind, WorkSum] = {}
         for name, one in self._ranges.items():
-            rows = self._num_open(one) - num_in_flight[name]
+            rows = num_open[name] * once - num_in_flight[name]
             if rows > 0:
                 for part in one.sums:
                     found[part.kind] = found.get(part.kind, NO_WORK).plus(part, rows / one.count)
         return found
+
+    def _num_all_open(self) -> int:
+        rows = max((one.first + one.count for one in self._ranges.values()), default=0)
+        return rows - int.from_bytes(self._bits, "big").bit_count()
 
     def _num_open(self, one: RangeWork) -> int:
         # Bit 0 is the highest of the first byte; rows behind the last byte are open.

@@ -65,6 +65,13 @@ def test_rows_in_flight_are_taken_off_their_range(embedded: EmbeddedServer, keys
     assert LONG.kind not in work.waiting(["2-0"] * 3)
 
 
+def test_a_row_that_was_split_off_counts_once(embedded: EmbeddedServer, keys: JobKeys) -> None:
+    client: Any = embedded.client()
+    client.xadd(keys.work, {"range": '{"first":32,"count":32,"work":{}}'})
+    found = open_work(embedded, keys).waiting([])
+    assert sum(one.rows for one in found.values()) == pytest.approx(137)
+
+
 def test_counting_again_at_once_costs_nothing(embedded: EmbeddedServer, keys: JobKeys) -> None:
     work = open_work(embedded, keys)
     work._next = float("inf")
