@@ -10,10 +10,8 @@ import threading
 from typing import TYPE_CHECKING
 
 from streamrunner.runner.errors import RunnerError
-from streamrunner.runner.export_file import FileExport
-from streamrunner.runner.outputs import open_file, output_path
+from streamrunner.runner.outputs import export_to, open_output, output_place
 from streamrunner.runner.result_feed import ResultFeed
-from streamrunner.runner.selection import Selection
 from streamrunner.sinks.errors import SinkError
 
 if TYPE_CHECKING:
@@ -22,6 +20,7 @@ if TYPE_CHECKING:
     from streamrunner.runner.job import JobContext
     from streamrunner.runner.spec import OutputSpec
     from streamrunner.sinks.outputs.append_file import AppendFile
+    from streamrunner.sinks.outputs.parts import PartsFolder
     from streamrunner.sinks.server import LogServer
 
 _POLL_MS = 500
@@ -38,15 +37,18 @@ class Exporter:
         self._job = job
         self._server = server
         self._output = output
-        self.path = output_path(job, output)
+        self.place = output_place(job, output)
         self.fault: SinkError | RunnerError | None = None
-        self._file: AppendFile | None = None
+        self._target: AppendFile | PartsFolder | None = None
         self._finish = threading.Event()
-        self._thread = threading.Thread(target=self._run, name=f"export-{self.path.name}", daemon=True)
+        self._thread = threading.Thread(target=self._run, name=f"export-{output.path}", daemon=True)
 
     def start(self) -> None:
         """Open the output and begin to follow the log. Raises SinkError at once if it is not to be had."""
-        self._file = open_file(self._job, self._output)
+        try:
+            self._target = open_output(self._job, self._output)
+        except OSError as error:
+            raise self._unwritable(error) from error
         self._thread.start()
 
     def finish(self, timeout_s: float = 60.0) -> None:
@@ -59,7 +61,7 @@ class Exporter:
             raise self.fault
         if self._thread.is_alive():
             raise SinkError(
-                "output_unfinished", f"{self.path} is behind the log: run the same command again to complete it"
+                "output_unfinished", f"{self.place} is behind the log: run the same command again to complete it"
             )
 
     def _run(self) -> None:
@@ -73,8 +75,8 @@ class Exporter:
         while True:
             is_last_try = self._finish.is_set()
             try:
-                with self._file or open_file(self._job, self._output) as file:
-                    self._follow(file)
+                with self._target or open_output(self._job, self._output) as target:
+                    self._follow(target)
                 return
             except OSError as error:
                 fault = self._unwritable(error)
@@ -82,7 +84,7 @@ class Exporter:
                 if error.code not in _PASSING:
                     raise
                 fault = error
-            self._file = None
+            self._target = None
             if is_last_try:
                 raise fault
             self._finish.wait(_DISK_RETRY_S)
@@ -90,27 +92,27 @@ class Exporter:
     def _unwritable(self, error: OSError) -> SinkError:
         return SinkError(
             "output_unwritable",
-            f"{self.path} cannot be written: {error.strerror}. Its results are safe in the log: make room, or give "
+            f"{self.place} cannot be written: {error.strerror}. Its results are safe in the log: make room, or give "
             "`outputs` another path, and run the same command again",
         )
 
-    def _follow(self, file: AppendFile) -> None:
+    def _follow(self, target: AppendFile | PartsFolder) -> None:
         from redis.exceptions import RedisError
 
         while True:
             try:
-                self._read_to_the_end(file, self._server.client(blocking=True))
+                self._read_to_the_end(target, self._server.client(blocking=True))
                 return
             except RedisError as error:
                 # The server is gone or loads: the worker revives it; this reader folds again from the beginning.
                 if self._finish.wait(_RETRY_S):
                     raise SinkError(
-                        "log_unreachable", f"the log went away during the export to {self.path}: {error}"
+                        "log_unreachable", f"the log went away during the export to {self.place}: {error}"
                     ) from error
 
-    def _read_to_the_end(self, file: AppendFile, client: redis.Redis) -> None:
+    def _read_to_the_end(self, target: AppendFile | PartsFolder, client: redis.Redis) -> None:
         feed = ResultFeed(client, self._job.keys)
-        export = FileExport(file, Selection(self._output.rows, self._output.order), feed)
+        export = export_to(target, self._output, feed)
         export.settle()
         while not feed.ended:
             is_finishing = self._finish.is_set()

@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from streamrunner.engine.step import TokenLogprob
     from streamrunner.runner.flight import ChoiceRun, RowRun
     from streamrunner.runner.job import JobContext
-    from streamrunner.sinks.wire import LogEntry
 
 # The engine's own faults; everything else is something about the request.
 _SERVER_FAULTS = frozenset({"nan_logits", "engine_died"})
@@ -21,7 +20,7 @@ _SERVER_FAULTS = frozenset({"nan_logits", "engine_died"})
 _LOGPROB_FLOOR = -9999.0
 _NO_ERROR = b"null"
 # Endings with a response body as their payload.
-BODY_EVENTS = frozenset({"request.completed", "request.failed"})
+BODY_EVENTS = frozenset({b"request.completed", b"request.failed"})
 
 _encode = msgspec.json.Encoder().encode
 
@@ -70,23 +69,34 @@ def failed_payload(error: dict[str, Any]) -> bytes:
     )
 
 
-def result_record(entry: LogEntry, payload: bytes) -> ResultRecord:
-    """A row's result from its terminal event and its payload."""
-    if entry.type not in BODY_EVENTS:
-        return _ended_alone(entry)
-    data, is_completed = entry.data, entry.type == "request.completed"
-    status_code = 200 if is_completed else 500 if data["error"]["code"] in _SERVER_FAULTS else 400
-    return ResultRecord(
-        data["row"], data["attempt"], _encode(data["custom_id"]), "completed" if is_completed else "failed",
-        status_code, payload, _NO_ERROR,
-    )  # fmt: skip
+class _Error(msgspec.Struct, frozen=True):
+    code: str
+    message: str
 
 
-def _ended_alone(entry: LogEntry) -> ResultRecord:
-    """A row that was cancelled alone or expired: no response, as for rows that share their job's ending."""
-    data, error = entry.data, entry.data["error"]
-    short = {"code": error["code"], "message": error["message"]}
-    return ending_record(data["row"], data["attempt"], data["custom_id"], entry.type.removeprefix("request."), short)
+class EndingEvent(msgspec.Struct, frozen=True):
+    """What a result needs of a terminal event's data; custom_id stays the JSON it was."""
+
+    row: int
+    attempt: int
+    custom_id: msgspec.Raw
+    error: _Error | None = None
+
+
+decode_ending = msgspec.json.Decoder(EndingEvent).decode
+
+
+def result_record(kind: bytes, event: EndingEvent, payload: bytes) -> ResultRecord:
+    """A row's result from the type and the data of its terminal event, and its payload."""
+    custom_id = bytes(event.custom_id)
+    if event.error is None:
+        return ResultRecord(event.row, event.attempt, custom_id, "completed", 200, payload, _NO_ERROR)
+    if kind not in BODY_EVENTS:
+        # Cancelled alone: no response, as for rows that share their job's ending.
+        status = kind.decode().removeprefix("request.")
+        return ResultRecord(event.row, event.attempt, custom_id, status, 0, b"", _encode(event.error))
+    status_code = 500 if event.error.code in _SERVER_FAULTS else 400
+    return ResultRecord(event.row, event.attempt, custom_id, "failed", status_code, payload, _NO_ERROR)
 
 
 def ending_record(row: int, attempt: int, custom_id: str, status: str, error: dict[str, Any]) -> ResultRecord:

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from streamrunner.runner.fold import CANCELLED, EXPIRED, FAILED, OPEN
 from streamrunner.runner.inputs import RangeSpec, read_range
-from streamrunner.runner.response import BODY_EVENTS, ending_record, result_record
+from streamrunner.runner.response import BODY_EVENTS, decode_ending, ending_record, result_record
 from streamrunner.runner.row_index import seq_of, unpack_id
 from streamrunner.runner.rows import parse_row
 from streamrunner.runner.spec import JobSpec
 from streamrunner.sinks.errors import SinkError
-from streamrunner.sinks.wire import decode_json, parse_log_entry
+from streamrunner.sinks.wire import check_version, decode_json
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -29,9 +29,9 @@ if TYPE_CHECKING:
     from streamrunner.runner.row_index import RowIndex
     from streamrunner.sinks.keys import JobKeys
     from streamrunner.sinks.outputs.record import ResultRecord
-    from streamrunner.sinks.wire import LogEntry
+    from streamrunner.sinks.wire import Fields
 
-BATCH = 4_000
+BATCH = 1_000
 # Reading this many entries too many costs less than asking for one more page.
 _GAP = 32
 _PAYLOAD = b"p"
@@ -78,18 +78,19 @@ class ResultReader:
             payloads = {raw_id: fields[_PAYLOAD] for raw_id, fields in res_page if raw_id in wanted}
             for raw_id, fields in log_page:
                 if raw_id in wanted:
-                    entry = parse_log_entry(raw_id, fields)
-                    found[wanted[raw_id]] = self._record(entry, payloads.get(raw_id, b""))
+                    found[wanted[raw_id]] = self._record(raw_id, fields, payloads.get(raw_id, b""))
         return found
 
-    def _record(self, entry: LogEntry, payload: bytes) -> ResultRecord:
-        if entry.type in BODY_EVENTS and not payload:
+    def _record(self, raw_id: bytes, fields: Fields, payload: bytes) -> ResultRecord:
+        check_version("log entry", raw_id, fields)
+        kind, event = fields[b"type"], decode_ending(fields[b"data"])
+        if kind in BODY_EVENTS and not payload:
             raise SinkError(
                 "results_missing",
-                f"the log of {self._keys.job_id} no longer holds the result of row {entry.data['row']}: it was purged, "
-                "or its server lost it; an output that was written before has it",
+                f"the log of {self._keys.job_id} no longer holds the result of row {event.row}: it was purged, or its "
+                "server lost it; an output that was written before has it",
             )
-        return result_record(entry, payload)
+        return result_record(kind, event, payload)
 
     def _shared_endings(self, rows: Sequence[int]) -> Iterator[ResultRecord]:
         state = self._index.state

@@ -85,10 +85,10 @@ Float = Annotated[float, Field(strict=True, allow_inf_nan=False)]
 Bool = Annotated[bool, Field(strict=True)]
 Text = Annotated[str, Field(min_length=1)]
 FilePath = Annotated[Text, AfterValidator(_path)]
-OutputType = Literal["jsonl", "csv"]
+OutputType = Literal["jsonl", "csv", "parquet"]
 Request = Annotated[dict[str, Any], AfterValidator(_plain_json)]
 
-_TYPE_OF_SUFFIX: dict[str, OutputType] = {".jsonl": "jsonl", ".ndjson": "jsonl", ".csv": "csv"}
+_TYPE_OF_SUFFIX: dict[str, OutputType] = {".jsonl": "jsonl", ".ndjson": "jsonl", ".csv": "csv", ".parquet": "parquet"}
 
 
 class Section(BaseModel):
@@ -187,26 +187,34 @@ class EventsSpec(Section):
 
 
 class OutputSpec(Section):
-    """One place for results. path: relative to the job file; its suffix says the type unless `type` does."""
+    """One place for results. path: relative to the job file, or a URL; its suffix says the type unless `type` does.
+
+    rows_per_part: of outputs that are folders of parts, as Parquet and all remote ones are.
+    """
 
     path: FilePath
     type: OutputType | None = None
     rows: Literal["all", "completed", "failed"] = "all"
     order: Literal["completion", "input"] = "completion"
+    rows_per_part: Annotated[Int, Field(ge=1)] = 100_000
 
     @model_validator(mode="after")
     def _check_type(self) -> OutputSpec:
-        meant = _type_of(self.path)
+        meant = type_of_path(self.path)
         if self.type is not None and meant is not None and meant != self.type:
             raise PydanticCustomError(
                 "outputs", f"`outputs`: {self.path!r} looks like {meant}, and its type is {self.type}: change either"
+            )
+        if self.format == "parquet" and self.path.endswith((".gz", ".zst")):
+            raise PydanticCustomError(
+                "outputs", f"`outputs`: Parquet is compressed inside, so {self.path!r} needs no .gz or .zst"
             )
         return self
 
     @property
     def format(self) -> OutputType:
         """What is written."""
-        return self.type or _type_of(self.path) or "jsonl"
+        return self.type or type_of_path(self.path) or "jsonl"
 
 
 class JobSpec(Section):
@@ -245,7 +253,7 @@ class JobSpec(Section):
         return self
 
 
-def _type_of(path: str) -> OutputType | None:
+def type_of_path(path: str) -> OutputType | None:
     """The type that a path's suffix names, before that of a compression."""
     name = Path(path.removesuffix(".gz").removesuffix(".zst")).name
     return _TYPE_OF_SUFFIX.get(Path(name).suffix.lower())

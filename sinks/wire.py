@@ -12,6 +12,7 @@ import msgspec
 from streamrunner.sinks.errors import SinkError
 
 WIRE_VERSION = 1
+_NEWEST = b"%d" % WIRE_VERSION
 
 Fields = dict[bytes, bytes]
 
@@ -76,15 +77,17 @@ def parse_id(raw: bytes) -> tuple[int, int]:
 
 def parse_log_entry(raw_id: bytes, fields: Fields) -> LogEntry:
     """Read one entry of `…:log`. Raises SinkError (`log_conflict`) for a version newer than this reader."""
-    version = _checked_version("log entry", raw_id, fields)
-    seq, gen = parse_id(raw_id)
-    data = decode_json(fields[b"data"])
-    return LogEntry(seq, gen, fields[b"type"].decode(), version, int(fields[b"time"]), fields[b"by"].decode(), data)
+    version = check_version("log entry", raw_id, fields)
+    seq, _, gen = raw_id.partition(b"-")
+    return LogEntry(
+        int(seq), int(gen), fields[b"type"].decode(), version, int(fields[b"time"]), fields[b"by"].decode(),
+        decode_json(fields[b"data"]),
+    )  # fmt: skip
 
 
 def parse_step_entry(worker: str, raw_id: bytes, fields: Fields) -> StepEntry:
     """Read one entry of `…:steps:<worker>`. Raises SinkError (`log_conflict`) for a version newer than this reader."""
-    _checked_version(f"entry of {worker}", raw_id, fields)
+    check_version(f"entry of {worker}", raw_id, fields)
     epoch, n = parse_id(raw_id)
     # What a newer writer appends to a delta is left out, as unknown fields of an event are.
     deltas = [StepDelta(*item[: len(StepDelta._fields)]) for item in decode_json(fields[b"d"])]
@@ -112,7 +115,10 @@ def encode_deltas(deltas: list[StepDelta]) -> bytes:
     return encode_json([delta if delta.logprobs is not None else delta[:-1] for delta in deltas])
 
 
-def _checked_version(what: str, raw_id: bytes, fields: Fields) -> int:
+def check_version(what: str, raw_id: bytes, fields: Fields) -> int:
+    """The version of an entry. Raises SinkError (`log_conflict`) for one newer than this reader."""
+    if fields[b"v"] == _NEWEST:
+        return WIRE_VERSION
     version = int(fields[b"v"])
     if version > WIRE_VERSION:
         raise SinkError(

@@ -15,13 +15,17 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from streamrunner.runner.selection import Selection
+    from streamrunner.sinks.outputs.record import ResultRecord
 
 _POLL_MS = 500
 
 
 @click.command()
 @click.argument("job", default="last")
-@click.option("-o", "--output", type=click.Path(path_type=Path, dir_okay=False), help="Write to this file instead.")
+@click.option(
+    "-o", "--output", type=click.Path(path_type=Path, dir_okay=False),
+    help="Write to this file instead, as its suffix says: .jsonl, .csv, .parquet, the first two also with .gz or .zst.",
+)  # fmt: skip
 @click.option(
     "--order", type=click.Choice(["completion", "input"]), default="completion", show_default=True,
     help="Rows as they ended, or as they stand in the input.",
@@ -41,6 +45,7 @@ def results(where: Where, job: str, output: Path | None, order: str, rows: str, 
     \b
     runner results last > results.jsonl
     runner results last -o results.jsonl --order input
+    runner results last -o table.parquet --rows completed
     runner results last --rows failed
     runner results last --follow | head -5
     """
@@ -53,17 +58,17 @@ def results(where: Where, job: str, output: Path | None, order: str, rows: str, 
         if follow:
             _follow(found, selection)
         elif output is None:
-            _print(_lines(found, selection))
+            _print(_records(found, selection), _owner(found).encode())
         else:
-            click.echo(f"{_save(_lines(found, selection), output)} lines in {output}")
+            count = _save(_records(found, selection), _owner(found).encode(), output)
+            click.echo(f"{count} rows in {output}")
 
 
-def _lines(found: FoundJob, selection: Selection) -> Iterator[bytes]:
+def _records(found: FoundJob, selection: Selection) -> Iterator[ResultRecord]:
     from streamrunner.runner.result_feed import ResultFeed
-    from streamrunner.sinks.outputs.formats import jsonl_line
 
-    feed, owner = ResultFeed(found.server.client(), found.keys), _owner(found).encode()
-    return (jsonl_line(owner, one) for one in feed.results.records(selection.ended_rows(feed.index).tolist()))
+    feed = ResultFeed(found.server.client(), found.keys)
+    return feed.results.records(selection.ended_rows(feed.index).tolist())
 
 
 def _follow(found: FoundJob, selection: Selection) -> None:
@@ -85,20 +90,24 @@ def _owner(found: FoundJob) -> str:
     return found.pointer.job_id.removeprefix("job_")
 
 
-def _print(lines: Iterator[bytes]) -> None:
-    for line in lines:
-        sys.stdout.buffer.write(line + b"\n")
+def _print(records: Iterator[ResultRecord], owner: bytes) -> None:
+    from streamrunner.sinks.outputs.formats import jsonl_line
+
+    write = sys.stdout.buffer.write
+    for record in records:
+        write(jsonl_line(owner, record) + b"\n")
     sys.stdout.buffer.flush()
 
 
-def _save(lines: Iterator[bytes], output: Path) -> int:
+def _save(records: Iterator[ResultRecord], owner: bytes, output: Path) -> int:
     """Write beside the target and rename, so that a reader never meets half a file."""
+    from streamrunner.runner.outputs import part_format, type_of
+
     part = output.with_name(output.name + ".part")
-    count = 0
+    form = part_format(type_of(output.name), output.name)
     try:
         with part.open("wb") as file:
-            for count, line in enumerate(lines, 1):  # noqa: B007 - the last index is the count
-                file.write(line + b"\n")
+            count = form.write(file, owner, records)
         part.replace(output)
     except OSError as error:
         raise RunnerError(

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 from streamrunner.sinks.outputs.flat import COLUMNS, flatten
-from streamrunner.sinks.outputs.record import LineId, ResultRecord, line_id, parse_line_id
+from streamrunner.sinks.outputs.record import LineId, ResultRecord, parse_line_id
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -62,15 +62,15 @@ class JsonlFormat:
 
 def jsonl_line(owner: bytes, record: ResultRecord) -> bytes:
     """One line of batch output, without its newline."""
-    head = b'{"id":"%b","custom_id":%b,"response":' % (
-        line_id(owner, record.row, record.attempt),
-        record.custom_id,
-    )
     if not record.status_code:
-        return b'%bnull,"error":%b}' % (head, record.error)
-    return b'%b{"status_code":%d,"request_id":"req_%b_%d","body":%b},"error":%b}' % (
-        head, record.status_code, owner, record.row, record.body, record.error,
-    )  # fmt: skip
+        return b'{"id":"batch_req_%b_%d_%d","custom_id":%b,"response":null,"error":%b}' % (
+            owner, record.row, record.attempt, record.custom_id, record.error,
+        )  # fmt: skip
+    row, attempt, custom_id, _, status_code, body, error = record
+    return (
+        b'{"id":"batch_req_%b_%d_%d","custom_id":%b,"response":{"status_code":%d,"request_id":"req_%b_%d","body":%b},'
+        b'"error":%b}'
+    ) % (owner, row, attempt, custom_id, status_code, owner, row, body, error)
 
 
 class CsvFormat:

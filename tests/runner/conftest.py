@@ -17,6 +17,7 @@ import pytest
 from streamrunner.runner.inputs import scan_input
 from streamrunner.runner.job import JobContext
 from streamrunner.runner.spec import JobSpec
+from streamrunner.sinks.directory import JobDirectory
 from streamrunner.sinks.keys import JobKeys
 from streamrunner.sinks.log import Flush, JobLog, Terminal, WorkerLease, claimed_range
 
@@ -133,6 +134,7 @@ class LogJob:
         scan = scan_input(self.spec, folder, folder)
         data = {"name": "t", "rows": scan.rows, "spec": self.spec.model_dump(mode="json", exclude_none=True)}
         self.log.submit(data, scan.rows, [asdict(one) for one in scan.ranges])
+        JobDirectory(self.client, "sr").announce(self.context.job_id, "t")
         reply = self.log.join("a", "token", {"host": "h", "pid": 1, "fingerprint": {}})
         self.lease = WorkerLease("a", reply["epoch"], "token")
         self.claims: list[Any] = []

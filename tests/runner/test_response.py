@@ -15,12 +15,11 @@ from streamrunner.engine.params import SamplingParams
 from streamrunner.engine.step import TokenLogprob
 from streamrunner.runner.flight import ChoiceRun, RowRun
 from streamrunner.runner.job import JobContext
-from streamrunner.runner.response import completed_payload, ending_record, failed_payload, result_record
+from streamrunner.runner.response import completed_payload, decode_ending, ending_record, failed_payload, result_record
 from streamrunner.runner.rows import Row
 from streamrunner.runner.spec import JobSpec
 from streamrunner.sinks.keys import JobKeys
 from streamrunner.sinks.outputs.formats import jsonl_line
-from streamrunner.sinks.wire import LogEntry
 
 JOB = JobContext(
     "job_01abc",
@@ -34,7 +33,8 @@ DATA = {"row": 3, "custom_id": 'häns "x"', "attempt": 1}
 
 
 def result_line(kind: str, data: dict[str, Any], payload: bytes) -> bytes:
-    return jsonl_line(b"01abc", result_record(LogEntry(1, 0, kind, 1, 0, "w", data), payload))
+    record = result_record(kind.encode(), decode_ending(json.dumps(data).encode()), payload)
+    return jsonl_line(b"01abc", record)
 
 
 def run(kind: Any, *, logprobs: bool = False) -> RowRun:
