@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from streamrunner.runner.spec import JobSpec
 
-ROWS_PER_RANGE = 64
+MIN_ROWS_PER_RANGE, MAX_ROWS_PER_RANGE = 8, 64
 MAX_KEPT_ERRORS = 1_000
 
 _BOM = b"\xef\xbb\xbf"
@@ -109,6 +109,13 @@ def read_range(found: RangeSpec) -> list[RawRow]:
     return rows[found.skip : found.skip + found.count]
 
 
+def range_size(num_before: int) -> int:
+    """Rows of the range that begins behind `num_before` rows: an eighth of these, so that a small job too has enough
+    ranges to be shared, within bounds that keep the number of ranges small.
+    """
+    return min(max(num_before // 8, MIN_ROWS_PER_RANGE), MAX_ROWS_PER_RANGE)
+
+
 class _Scanner:
     """One pass over the lines: rows, ranges, errors, and whether every custom_id is unique."""
 
@@ -139,14 +146,14 @@ class _Scanner:
     def _next_range(self, lines: Iterator[bytes], number: int) -> tuple[bytes, int, int] | None:
         """Read up to a range of rows: its bytes, rows and lines; None at the end."""
         parts: list[bytes] = []
-        count = 0
+        count, wanted = 0, range_size(self._scan.rows)
         for line in lines:
             raw = _stripped(line, is_first=number + len(parts) == 1)
             parts.append(line)
             if raw:
                 self._take(raw, number + len(parts) - 1)
                 count += 1
-                if count == ROWS_PER_RANGE:
+                if count == wanted:
                     break
         if not parts:
             return None

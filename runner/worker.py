@@ -106,8 +106,8 @@ class Worker:
             outcome = self._standing()
             if outcome is not None:
                 return outcome
-            self._refill()
-            steps = self._next_steps()
+            has_claimed = self._refill()
+            steps = self._next_steps(may_wait=self._runs.num_sequences > 0 or not has_claimed)
             for step in steps:
                 self._take_step(step)
             self._look(stepped=bool(steps))
@@ -158,13 +158,21 @@ class Worker:
 
     # ── rows in ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _refill(self) -> None:
+    def _refill(self) -> bool:
+        """Fill the engine; with one more range at most, so that workers that start together share a small job.
+
+        True if it took one.
+        """
+        has_claimed = False
         while self._runs.num_sequences < self._max_running + _AHEAD and not self._stall.stalled:
             claimed = self._feed.take()
             if claimed is not None:
                 self._runs.admit(claimed)
-            elif not self._claim():
-                return
+            elif has_claimed or not self._claim():
+                break
+            else:
+                has_claimed = True
+        return has_claimed
 
     def _claim(self) -> bool:
         """Take more rows, if the log has some for this worker; False if it has to wait."""
@@ -193,9 +201,9 @@ class Worker:
 
     # ── steps out ───────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _next_steps(self) -> list[StepOutput]:
+    def _next_steps(self, *, may_wait: bool) -> list[StepOutput]:
         try:
-            first = self._loop.outputs.get(timeout=self._job.spec.events.flush_ms / 1000)
+            first = self._loop.outputs.get(timeout=self._job.spec.events.flush_ms / 1000 if may_wait else 0)
         except queue.Empty:
             return []
         if isinstance(first, LoopEnd):

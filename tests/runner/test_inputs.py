@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from streamrunner.runner.errors import RunnerError
-from streamrunner.runner.inputs import ROWS_PER_RANGE, InputScan, RangeSpec, read_range, scan_input
+from streamrunner.runner.inputs import MAX_ROWS_PER_RANGE, InputScan, RangeSpec, range_size, read_range, scan_input
 from streamrunner.runner.spec import JobSpec
 
 if TYPE_CHECKING:
@@ -37,14 +37,31 @@ def refused(tmp_path: Path, content: bytes, of: JobSpec | None = None) -> Runner
     return caught.value
 
 
+def test_ranges_grow_with_the_job_to_a_bound(tmp_path: Path) -> None:
+    found = scan(tmp_path, b"\n".join(line(i) for i in range(900)))
+    counts = [one.count for one in found.ranges]
+    assert counts[:-1] == sorted(counts[:-1])
+    assert (counts[0], max(counts), sum(counts)) == (8, MAX_ROWS_PER_RANGE, 900)
+    assert all(one.count <= max(one.first // 8, 8) for one in found.ranges)
+
+
+def test_a_part_of_a_split_range_reads_its_own_rows_only(tmp_path: Path) -> None:
+    [whole] = scan(tmp_path, b"\n".join(line(i) for i in range(7))).ranges
+    part = replace(whole, first=3, count=2, skip=3)
+    assert [(row, number) for row, number, _ in read_range(part)] == [(3, 4), (4, 5)]
+
+
 def rows_of(found: InputScan) -> list[tuple[int, int, bytes]]:
     return [tuple(row) for one in found.ranges for row in read_range(one)]  # type: ignore[misc]
 
 
 def test_rows_are_cut_into_ranges_that_read_back_the_same(tmp_path: Path) -> None:
-    lines = [line(i) for i in range(2 * ROWS_PER_RANGE + 5)]
+    lines = [line(i) for i in range(69)]
     found = scan(tmp_path, b"\n".join(lines) + b"\n")
-    assert [(one.first, one.count, one.line) for one in found.ranges] == [(0, 64, 1), (64, 64, 65), (128, 5, 129)]
+    assert [(one.first, one.count, one.line) for one in found.ranges] == [
+        *((8 * i, 8, 8 * i + 1) for i in range(8)),
+        (64, 5, 65),
+    ]
     assert rows_of(found) == [(i, i + 1, raw) for i, raw in enumerate(lines)]
     assert found.rows == len(lines)
 
@@ -119,7 +136,7 @@ def test_any_file_reads_back_byte_for_byte(
     assert all(lines[number - 1].strip() == raw.strip() for _, number, raw in read)
     covered = [content[one.offset : one.offset + one.bytes] for one in found.ranges]
     assert b"".join(covered).strip() == content.strip()
-    assert all(one.count == ROWS_PER_RANGE for one in found.ranges[:-1])
+    assert all(one.count == range_size(one.first) for one in found.ranges[:-1])
 
 
 def test_a_custom_id_may_stand_once(tmp_path: Path) -> None:
@@ -183,9 +200,9 @@ def test_a_range_that_changed_is_named_by_its_rows(tmp_path: Path) -> None:
     lines = [line(i) for i in range(70)]
     found = scan(tmp_path, b"\n".join(lines))
     (tmp_path / "rows.jsonl").write_bytes(b"\n".join([*lines[:69], line(99)]))
-    assert len(read_range(found.ranges[0])) == 64
+    assert len(read_range(found.ranges[7])) == 8
     with pytest.raises(RunnerError, match="rows 64-69") as caught:
-        read_range(found.ranges[1])
+        read_range(found.ranges[8])
     assert caught.value.code == "input_changed"
 
 

@@ -198,13 +198,19 @@ class Gate:
         self.stop = False
         self._open = threading.Event()
         self._open.set()
+        self._reached = threading.Event()
 
     def __call__(self) -> bool:
-        self._open.wait()
+        if not self._open.is_set():
+            self._reached.set()
+            self._open.wait()
         return self.stop
 
     def shut(self) -> None:
+        """Returns once the worker stands at it."""
+        self._reached.clear()
         self._open.clear()
+        assert self._reached.wait(10)
 
     def open(self) -> None:
         self._open.set()
