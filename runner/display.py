@@ -51,9 +51,13 @@ class Display:
             return
         if self._progress is not None:
             self._progress.console.print(clean(message), markup=False, emoji=False, highlight=False)
-        else:
+            return
+        try:
             sys.stderr.write(clean(message) + "\n")
             sys.stderr.flush()
+        except BrokenPipeError:
+            # Nobody listens any more (`runner submit job.yaml 2>&1 | head`); the job is not at fault.
+            self._quiet = True
 
     def update(self, state: JobState, phase: str = "") -> None:
         """Show where the job is; `phase` names what goes on while no row can move."""

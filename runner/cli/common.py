@@ -30,7 +30,7 @@ class Where:
 
 
 def where_options(command: F) -> F:
-    """--redis-url and --data-dir, as one `where` argument."""
+    """--redis-url and --data-dir, as one `where` argument, and --no-color."""
 
     def make_where(**kwargs: Any) -> Any:
         redis_url, data_dir = kwargs.pop("redis_url"), kwargs.pop("data_dir")
@@ -41,10 +41,24 @@ def where_options(command: F) -> F:
         "--data-dir", type=click.Path(path_type=Path, file_okay=False), envvar="RUNNER_DATA_DIR",
         help="Folder of the private server and of converted models (RUNNER_DATA_DIR).",
     )(make_where)  # fmt: skip
+    decorated = no_color_option(decorated)
     decorated = click.option(
         "--redis-url", envvar="RUNNER_REDIS_URL", help="Redis or Valkey that holds the log (RUNNER_REDIS_URL)."
     )(decorated)
     return cast("F", decorated)
+
+
+def no_color_option(command: F) -> F:
+    """--no-color: as NO_COLOR in the environment, which every part of the output obeys."""
+
+    def set_variable(_ctx: click.Context, _param: click.Parameter, value: bool) -> None:
+        if value:
+            os.environ["NO_COLOR"] = "1"
+
+    option = click.option(
+        "--no-color", is_flag=True, expose_value=False, callback=set_variable, help="No colours (NO_COLOR)."
+    )
+    return option(command)
 
 
 def default_data_dir() -> Path:

@@ -54,21 +54,28 @@ def _report(error: Exception) -> int:
     code = exit_code_of(error)
     if code is None:
         return _report_internal(error)
-    click.echo(f"error: {clean(error.message)} [{error.code}]", err=True)  # type: ignore[attr-defined]
+    _tell(f"error: {clean(error.message)} [{error.code}]")  # type: ignore[attr-defined]
     return code
+
+
+def _tell(message: str) -> None:
+    """To stderr, unless nobody reads it any more: the exit code still says what happened."""
+    try:
+        click.echo(message, err=True)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
 
 
 def _report_internal(error: Exception) -> int:
     import redis
 
     if isinstance(error, redis.ConnectionError | redis.TimeoutError):
-        click.echo(f"error: the log does not answer: {clean(str(error))} [log_unreachable]", err=True)
+        _tell(f"error: the log does not answer: {clean(str(error))} [log_unreachable]")
         return ExitCode.LOG_UNREACHABLE
     if os.environ.get("RUNNER_TRACEBACK"):
         raise error
-    click.echo(
+    _tell(
         f"error: internal fault: {type(error).__name__}: {clean(str(error))} [internal]\n"
-        "This is a bug in streamrunner (RUNNER_TRACEBACK=1 shows where). Finished rows are safe: run it again.",
-        err=True,
+        "This is a bug in streamrunner (RUNNER_TRACEBACK=1 shows where). Finished rows are safe: run it again."
     )
     return ExitCode.INTERNAL

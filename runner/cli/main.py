@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import os
 import sys
+from pathlib import Path
 from typing import NoReturn
 
 import click
+
+from streamrunner.runner.cli.common import no_color_option
+from streamrunner.runner.cli.config import default_map
+from streamrunner.runner.cli.finish import finished
 
 # verb → module that holds a click command of that name; the one-line help stands here so that listing imports nothing.
 _VERBS = {
@@ -24,6 +30,7 @@ _VERBS = {
     "retry": ("retry", "Give rows that failed, were cancelled or expired another attempt."),
     "priority": ("control", "Let workers prefer a job, or leave it for later."),
     "worker": ("worker", "Add this machine to the jobs of a log; any number of workers share a job's rows."),
+    "completion": ("completion", "Print what makes TAB complete verbs, options and jobs."),
 }
 
 
@@ -43,7 +50,7 @@ class LazyGroup(click.Group):
         module = importlib.import_module(f"streamrunner.runner.cli.{_VERBS[cmd_name][0]}")
         name = "list_jobs" if cmd_name == "list" else cmd_name
         command: click.Command = getattr(module, name)
-        return command
+        return finished(command)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -55,6 +62,10 @@ class LazyGroup(click.Group):
             close = difflib.get_close_matches(args[0], _VERBS, n=1)
             hint = f" Did you mean `runner {close[0]}`?" if close else " `runner --help` lists the verbs."
             ctx.fail(f"there is no verb {args[0]!r}.{hint}")
+        if not {"-h", "--help"} & set(args):
+            # A help text must not depend on a file that may be wrong.
+            settings = default_map(ctx.params.get("config"))
+            ctx.default_map = dict.fromkeys(_VERBS, settings)
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -76,7 +87,12 @@ def _version(ctx: click.Context, _param: click.Parameter, value: bool) -> None:
 @click.option(
     "--version", is_flag=True, expose_value=False, is_eager=True, callback=_version, help="Print the version."
 )
-def cli() -> None:
+@click.option(
+    "--config", type=click.Path(path_type=Path, dir_okay=False, exists=True), envvar="RUNNER_CONFIG",
+    help="Settings of all verbs (RUNNER_CONFIG); by default $XDG_CONFIG_HOME/streamrunner/config.yaml.",
+)  # fmt: skip
+@no_color_option
+def cli(config: Path | None) -> None:
     """Run offline LLM jobs that survive kill -9, and follow them token by token.
 
     \b
@@ -85,8 +101,10 @@ def cli() -> None:
     runner events last --follow   tokens as they are made
 
     JOB is a job's id, a unique prefix of it, its name, or `last`. Without --redis-url (RUNNER_REDIS_URL)
-    a private server in --data-dir (RUNNER_DATA_DIR) holds the log. Exit codes: docs/exit-codes.md.
+    a private server in --data-dir (RUNNER_DATA_DIR) holds the log. All settings: docs/cli.md, exit codes:
+    docs/exit-codes.md.
     """
+    del config
 
 
 def main() -> NoReturn:
@@ -94,7 +112,8 @@ def main() -> NoReturn:
     from streamrunner.runner.cli.fail import guarded
 
     code = guarded(lambda: cli(standalone_mode=False))
-    sys.stdout.flush()
-    sys.stderr.flush()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(BrokenPipeError):
+            stream.flush()
     # Not sys.exit: a model that is still loading in its thread must not hold up (or crash) the end of the process.
     os._exit(code)
