@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 from dataclasses import fields
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -24,6 +25,7 @@ from streamrunner.runner.units import parse_bytes, parse_seconds
 from streamrunner.runner.yaml_file import read_yaml
 
 MAX_NAME = 128
+_CREDENTIALS = re.compile(r"://[^/@\s]*:[^/@\s]+@")
 
 
 def _one_or_many(value: Any) -> Any:
@@ -49,6 +51,11 @@ def _name(value: str) -> str:
 def _path(value: str) -> str:
     if "\0" in value:
         raise ValueError("no path has a zero byte in it")
+    if _CREDENTIALS.search(value):
+        raise ValueError(
+            "it has a password in it, which everybody who reads the log would see: leave user and password off and set "
+            "them in the environment"
+        )
     try:
         Path(value).expanduser()
     except RuntimeError as error:

@@ -34,6 +34,7 @@ _MUST_BE = {
 }
 _NUMBERS: dict[str, type[int | float]] = {"int_type": int, "float_type": float}
 _REMEDIES = {"model": "a hub id, a folder, a .gguf file or an installed model package"}
+_CREDENTIALS = re.compile(r"://[^/@\s]*@")
 
 
 def describe_problems(error: ValidationError, model: type[BaseModel]) -> tuple[str, list[str]]:
@@ -129,7 +130,7 @@ def _printable(text: str) -> str:
 def _shown(value: Any) -> str:
     if value is None or isinstance(value, bool):
         return {None: "empty", True: "true", False: "false"}[value]
-    text = repr(value)
+    text = _CREDENTIALS.sub("://***@", repr(value))
     return text if len(text) <= _SHOWN else text[: _SHOWN - 1] + "…"
 
 

@@ -6,10 +6,17 @@ from typing import Any
 from urllib.parse import parse_qs, quote, unquote, urlsplit
 
 from streamrunner.sinks.errors import SinkError
+from streamrunner.sinks.sentinel import (
+    FORM,
+    is_sentinel_url,
+    mask_sentinel_url,
+    parse_sentinel_url,
+    sentinel_options,
+)
 
 _SCHEMES = ("redis", "rediss", "unix")
 _QUERY_NAMES = frozenset({"db", "username", "password"})
-_FORM = "redis://[user:password@]host[:port][/db], rediss://… (TLS) or unix:///path/to/socket"
+_FORM = f"redis://[user:password@]host[:port][/db], rediss://… (TLS), unix:///path/to/socket or {FORM}"
 
 
 def mask_url(url: str) -> str:
@@ -17,6 +24,8 @@ def mask_url(url: str) -> str:
 
     A URL that cannot be taken apart shows its scheme only, because the credentials may be anywhere in it.
     """
+    if is_sentinel_url(url):
+        return mask_sentinel_url(url)
     try:
         parts = urlsplit(url)
         port = f":{parts.port}" if parts.port else ""
@@ -35,6 +44,8 @@ def connection_options(url: str) -> dict[str, Any]:
     Only the address, database, credentials and `ssl_*` may come from the URL: retries, timeouts and the protocol
     are what the log's guarantees rest on.
     """
+    if is_sentinel_url(url):
+        return sentinel_options(url)
     from redis.connection import parse_url  # redis takes 0.2 s to import
 
     _check_form(url)
@@ -48,12 +59,19 @@ def connection_options(url: str) -> dict[str, Any]:
 def secrets_of(url: str) -> tuple[str, ...]:
     """Return every spelling of the credentials in a URL, longest first, for scrubbing foreign messages."""
     try:
-        parts = urlsplit(url)
-        found = [parts.password, *parse_qs(parts.query).get("password", [])]
-    except ValueError:
+        found = _passwords(url)
+    except (ValueError, SinkError):
         return ()
     spellings = {form for secret in found if secret for form in (secret, unquote(secret), quote(secret, safe=""))}
     return tuple(sorted(spellings, key=len, reverse=True))
+
+
+def _passwords(url: str) -> list[str | None]:
+    if is_sentinel_url(url):
+        sentinel = parse_sentinel_url(url)
+        return [sentinel.password, sentinel.query.get("sentinel_password")]
+    parts = urlsplit(url)
+    return [parts.password, *parse_qs(parts.query).get("password", [])]
 
 
 def scrub(text: str, secrets: tuple[str, ...]) -> str:

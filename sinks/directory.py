@@ -38,7 +38,7 @@ class JobDirectory:
     def replace(self, key: str, expected: str, job_id: str) -> str:
         """Point the submit key at a new job unless somebody else moved it first; returns its owner."""
         name = submit_key(self._prefix, key)
-        with self._client.pipeline() as pipe:
+        with self._client.pipeline(transaction=True) as pipe:
             pipe.watch(name)
             current = pipe.get(name)
             if current is not None and current.decode() != expected:

@@ -22,12 +22,22 @@ def library_code() -> str:
 
 
 def ensure_library(client: redis.Redis) -> None:
-    """Load the library unless it is there already.
+    """Load the library unless it is there already, in a Cluster on every node that takes writes.
 
     Raises SinkError (`library_conflict`) if the server holds different code under the name: two releases that
     disagree about the log must not write to one server.
     """
     code = library_code()
+    for node in _writable_nodes(client):
+        _ensure_on(node, code)
+
+
+def _writable_nodes(client: Any) -> list[redis.Redis]:
+    primaries = getattr(client, "get_primaries", None)
+    return [client] if primaries is None else [client.get_redis_connection(node) for node in primaries()]
+
+
+def _ensure_on(client: redis.Redis, code: str) -> None:
     loaded = _loaded_code(client)
     if loaded is None:
         loaded = _load(client, code)

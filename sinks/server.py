@@ -7,9 +7,16 @@ import time
 from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
 
 from streamrunner.sinks.address import connection_options, mask_url, scrub, secrets_of
-from streamrunner.sinks.connect import make_async_client, make_client
+from streamrunner.sinks.connect import (
+    make_async_client,
+    make_async_cluster_client,
+    make_client,
+    make_cluster_client,
+)
 from streamrunner.sinks.errors import LogUnreachable, SinkError
 from streamrunner.sinks.policy import UNKNOWN, check_policy, durability_notices
+from streamrunner.sinks.secrets import resolve_secrets
+from streamrunner.sinks.tls import refuse_bad_certificate
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -72,9 +79,14 @@ class ExternalServer:
     """A Redis or Valkey that somebody else runs, checked when opened."""
 
     local = False
+    _in_cluster = False
 
     def __init__(self, url: str) -> None:
-        """Connect and check. Raises SinkError log_url, log_auth, server_version, server_policy; LogUnreachable."""
+        """Connect and check; `${NAME}` in the URL is the value of that environment variable.
+
+        Raises SinkError log_url, log_auth, log_tls, secret_missing, server_version, server_policy; LogUnreachable.
+        """
+        url = resolve_secrets(url, "the Redis URL", in_url=True)
         self.address = mask_url(url)
         self._secrets = secrets_of(url)
         self._options = connection_options(url)
@@ -83,11 +95,12 @@ class ExternalServer:
 
     def client(self, *, blocking: bool = False) -> redis.Redis:
         """Return a client with its own pool and no retries; `blocking` ones wait for replies without limit."""
-        return make_client(self._options, blocking=blocking)
+        make = make_cluster_client if self._in_cluster else make_client
+        return make(self._options, blocking=blocking)
 
     def async_client(self) -> redis.asyncio.Redis:
         """Return a client of one connection for an event loop, without retries, that waits without limit."""
-        return make_async_client(self._options)
+        return make_async_cluster_client(self._options) if self._in_cluster else make_async_client(self._options)
 
     def reader(self) -> redis.Redis:
         """Return an ordinary client: over the network nothing lighter is worth it."""
@@ -114,7 +127,9 @@ class ExternalServer:
         info, appendfsync = self._ask(_read_state)
         check_policy(info, self.address)
         weak = durability_notices(info, appendfsync, self.address)
-        self.may_lose_tail = bool(weak) or bool(int(info.get("connected_slaves", 0)))
+        replicated = "sentinel" in self._options or bool(int(info.get("connected_slaves", 0)))
+        self.may_lose_tail = bool(weak) or replicated
+        self._in_cluster = bool(int(info.get("cluster_enabled", 0)))
         if str(self._options.get("ssl_cert_reqs", "")).lower() in ("none", "optional"):
             weak += (f"the TLS certificate of {self.address} is not verified (ssl_cert_reqs)",)
         return weak
@@ -132,9 +147,11 @@ class ExternalServer:
             except redis.BusyLoadingError:
                 raise self._unreachable(f"still loading its data after {_LOADING_SECONDS:g} s") from None
             except redis.ConnectionError as error:
+                refuse_bad_certificate(error, self.address)
                 raise self._unreachable(scrub(str(error), self._secrets)) from None
             except (redis.TimeoutError, TimeoutError):
-                raise self._unreachable(f"no answer within {_REACH_SECONDS:g} s") from None
+                hint = " (does that port speak TLS?)" if self.address.startswith("rediss") else ""
+                raise self._unreachable(f"no answer within {_REACH_SECONDS:g} s{hint}") from None
 
     def _refused(self, error: Exception) -> SinkError:
         reason = scrub(str(error), self._secrets)

@@ -69,9 +69,10 @@ def _tell(message: str) -> None:
 def _report_internal(error: Exception) -> int:
     import redis
 
-    if isinstance(error, redis.ConnectionError | redis.TimeoutError):
-        _tell(f"error: the log does not answer: {clean(str(error))} [log_unreachable]")
-        return ExitCode.LOG_UNREACHABLE
+    if isinstance(error, redis.ConnectionError | redis.TimeoutError | redis.ResponseError):
+        told = _told_by_server(error)
+        if told is not None:
+            return _report(told)
     if os.environ.get("RUNNER_TRACEBACK"):
         raise error
     _tell(
@@ -79,3 +80,16 @@ def _report_internal(error: Exception) -> int:
         "This is a bug in streamrunner (RUNNER_TRACEBACK=1 shows where). Finished rows are safe: run it again."
     )
     return ExitCode.INTERNAL
+
+
+def _told_by_server(error: Exception) -> SinkError | None:
+    """A refusal of the log's server in our words; None for one that is a bug of ours."""
+    from streamrunner.sinks.faults import passing_fault
+
+    try:
+        fault = passing_fault(error, "--redis-url")
+    except SinkError as refused:
+        return refused
+    except Exception:  # noqa: BLE001 - the very error, raised again
+        return None
+    return LogUnreachable(f"the log does not answer as it should: {fault.message}")
