@@ -5,10 +5,15 @@ from __future__ import annotations
 import secrets
 import socket
 import threading
+import time
 from typing import Any
 
 from streamrunner.sinks.errors import SinkError
 from streamrunner.sinks.log import BEAT_MS, JobLog, Reply, WorkerLease
+
+# How late a worker may hear of a command while its engine makes a long step, and nothing is flushed.
+LOOK_S = 0.5
+_STANDING = ("status", "paused", "ctl", "clock")
 
 
 def new_worker_id() -> str:
@@ -21,7 +26,7 @@ class LeaseKeeper:
     """Holds the current acquisition and renews it. The worker thread joins; the beat thread only renews and reports.
 
     `faulted` is set when a beat finds the lease gone: the worker must join anew before it writes again.
-    `control` is the newest standing of the job (status, paused, ctl) that any reply carried.
+    `control` is the newest standing of the job (status, paused, ctl, clock) that any reply carried.
     """
 
     def __init__(self, worker: str, beat_log: JobLog, data: dict[str, Any]) -> None:
@@ -31,6 +36,7 @@ class LeaseKeeper:
         self._log = beat_log
         self._data = data
         self._lease: WorkerLease | None = None
+        self._clock_offset_ms = 0
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="lease-beat", daemon=True)
 
@@ -56,7 +62,14 @@ class LeaseKeeper:
     def observe(self, reply: Reply) -> None:
         """Remember the job's standing as a reply gave it."""
         if "status" in reply:
-            self.control = {"status": reply["status"], "paused": reply["paused"], "ctl": reply["ctl"]}
+            self.control = {**self.control, **{name: reply[name] for name in _STANDING if name in reply}}
+        if "time" in reply:
+            self._clock_offset_ms = int(reply["time"]) - int(time.time() * 1000)
+
+    @property
+    def now_ms(self) -> int:
+        """The server's clock, which deadlines go by; Unix ms."""
+        return int(time.time() * 1000) + self._clock_offset_ms
 
     def leave(self, log: JobLog, reason: str) -> None:
         """Give the lease back; silent if it was gone already."""
@@ -68,12 +81,16 @@ class LeaseKeeper:
         self._stop.set()
 
     def _run(self) -> None:
-        while not self._stop.wait(BEAT_MS / 1000):
+        next_beat = time.monotonic() + BEAT_MS / 1000
+        while not self._stop.wait(min(LOOK_S, BEAT_MS / 1000)):
+            is_due = time.monotonic() >= next_beat
             lease = self.lease
             try:
-                reply = self._log.beat(lease)
+                reply = self._log.beat(lease) if is_due else self._log.standing()
             except SinkError:
                 continue  # the writer meets the same outage and has the patience for it
             self.observe(reply)
-            if reply["s"] != "OK" and lease == self._lease:
-                self.faulted.set()
+            if is_due:
+                next_beat = time.monotonic() + BEAT_MS / 1000
+                if reply["s"] != "OK" and lease == self._lease:
+                    self.faulted.set()

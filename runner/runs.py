@@ -43,7 +43,9 @@ class Runs:
         max_model_len: int,
         writer: LogWriter,
         meter: Meter,
+        on_completed: Callable[[RowRun], None],
     ) -> None:
+        self._on_completed = on_completed
         self._job = job
         self._loop = loop
         self._tokenizer = tokenizer
@@ -173,6 +175,7 @@ class Runs:
             self._runs.pop(run.row.index, None)
             self._writer.complete(run)
             self._meter.ended(run)
+            self._on_completed(run)
 
     def _forget(self, run: RowRun) -> None:
         self._runs.pop(run.row.index, None)

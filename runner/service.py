@@ -7,14 +7,19 @@ Output files are not its business: the process that submitted the job, or a late
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, TypeVar
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from streamrunner.engine.errors import EngineError
 from streamrunner.runner.errors import ExitCode, RunnerError
 from streamrunner.runner.session import STOP_S, WorkerPart
+from streamrunner.runner.settle import settle
 from streamrunner.runner.submission import PREFIX, find_job
-from streamrunner.sinks.directory import JobDirectory
+from streamrunner.runner.watcher import live_workers
+from streamrunner.sinks.directory import JobDirectory, OpenJob
 from streamrunner.sinks.errors import LogUnreachable, SinkError
+from streamrunner.sinks.keys import JobKeys
+from streamrunner.sinks.log import JobLog
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -29,11 +34,12 @@ T = TypeVar("T")
 
 _IDLE_S = 1.0
 _POLL_S = 0.1
-_OPEN = ("validating", "in_progress")
+# How often a worker looks for a more urgent job.
+_LOOK_S = 1.0
 
 
 class WorkerService:
-    """Works on open jobs, oldest first, or on one job only (`wanted`, as `JobDirectory.find` takes it).
+    """Works on open jobs, by priority and then age, or on one job only (`wanted`, as `JobDirectory.find` takes it).
 
     A job that cannot run here (no such model or input on this machine, no memory) is named and left to others; only
     where it is the `wanted` one its error is raised.
@@ -56,9 +62,9 @@ class WorkerService:
         Raises SinkError if the log stays unreachable, and whatever keeps the wanted job from running here.
         """
         while not self._stop.is_set():
-            job_id = self._patiently(self._find_open)
-            if job_id is not None:
-                self._work_on(job_id)
+            found = self._patiently(self._find_open)
+            if found is not None:
+                self._work_on(found)
             elif not self._stop.is_set():
                 if exit_when_idle or self._patiently(self._wanted_ended):
                     return ExitCode.OK
@@ -89,9 +95,39 @@ class WorkerService:
             self._server.revive()
             raise LogUnreachable(f"the log at {self._server.address} does not answer: {error}") from error
 
-    def _find_open(self, directory: JobDirectory) -> str | None:
-        known = [self._wanted] if self._wanted else [one.job_id for one in directory.jobs()]
-        return next((one for one in known if one not in self._refused and _is_open(directory.meta(one))), None)
+    def _find_open(self, directory: JobDirectory) -> OpenJob | None:
+        """The job to work on next: with rows to be had before one without, then by priority, then the oldest."""
+        found = [one for one in directory.open_jobs() if self._is_for_us(one) and not self._settle(one)]
+        if len(found) < 2:
+            return found[0] if found else None
+        return max(found, key=lambda one: (directory.has_claimable(one.job_id), one.priority))
+
+    def _is_for_us(self, job: OpenJob) -> bool:
+        return job.job_id == self._wanted or (self._wanted is None and job.job_id not in self._refused)
+
+    def _settle(self, job: OpenJob) -> bool:
+        """Whether an open job has no work: it is paused, or being cancelled. What should have ended is ended."""
+        client: Any = self._server.client()
+        keys = JobKeys(job.job_id, PREFIX)
+        log = partial(JobLog, self._server, keys, "worker", patience_s=1.0)
+        if settle(job.meta, int(client.time()[0]) * 1000, lambda: bool(live_workers(client, keys)), log):
+            return True
+        return job.meta.get("paused") == "1" or job.meta["status"] == "cancelling"
+
+    def _has_better(self, current: OpenJob) -> bool:
+        """Whether a more urgent job than this one has rows to be had."""
+        if self._wanted is not None:
+            return False
+        try:
+            return self._ask(partial(self._find_better, current))
+        except LogUnreachable:
+            return False  # the worker meets the same outage, and has the patience for it
+
+    def _find_better(self, current: OpenJob, directory: JobDirectory) -> bool:
+        jobs = directory.open_jobs()
+        priority = next((one.priority for one in jobs if one.job_id == current.job_id), current.priority)
+        better = [one for one in jobs if one.priority > priority and self._is_for_us(one) and not self._settle(one)]
+        return any(directory.has_claimable(one.job_id) for one in better)
 
     def _wanted_ended(self, directory: JobDirectory) -> bool:
         return self._wanted is not None and "ended" in directory.meta(self._wanted)
@@ -101,11 +137,12 @@ class WorkerService:
             self._display.say(message)
         self._said = message
 
-    def _work_on(self, job_id: str) -> None:
+    def _work_on(self, found: OpenJob) -> None:
+        job_id = found.job_id
         try:
             job = find_job(self._server.client(), job_id)
             self._say_once(f"{job_id} {job.spec.name}: working on it")
-            self._lend_to(job)
+            self._lend_to(found, job)
         except (RunnerError, EngineError, SinkError) as error:
             if self._stop.is_set() and isinstance(error, SinkError):
                 # A log that fails while we stop is no news: the lease runs out by itself.
@@ -116,18 +153,21 @@ class WorkerService:
             self._refused.add(job_id)
             self._display.say(f"{job_id} cannot run here and is left to others: {error.message} [{error.code}]")
 
-    def _lend_to(self, job: JobContext) -> None:
+    def _lend_to(self, found: OpenJob, job: JobContext) -> None:
         part = WorkerPart(job, self._server, self._options, self._stop, self._display)
         part.start()
+        next_look, leaves = time.monotonic() + _LOOK_S, False
         while part.running and not self._stop.is_set():
             part.wait(_POLL_S)
+            if not leaves and time.monotonic() >= next_look:
+                next_look = time.monotonic() + _LOOK_S
+                leaves = self._has_better(found)
+                if leaves:
+                    part.leave_early()
         if self._stop.is_set():
             self._display.say(f"{self._stop.reason}: keeping all that is done …")
             part.wait(STOP_S)
         part.settle()
         how = "stopped" if self._stop.is_set() else "paused" if part.paused else "done"
+        how = "left for a more urgent job" if part.yielded else how
         self._display.say(f"{job.job_id} {job.spec.name}: {how}")
-
-
-def _is_open(meta: dict[str, str]) -> bool:
-    return meta.get("status") in _OPEN and meta.get("paused") != "1"

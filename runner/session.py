@@ -11,13 +11,15 @@ from __future__ import annotations
 import os
 import threading
 import time
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from streamrunner.runner.exporter import Exporter
 from streamrunner.runner.fingerprint import numerics_fingerprint
 from streamrunner.runner.lease import LeaseKeeper, new_worker_id
 from streamrunner.runner.outage import OutageTeller
+from streamrunner.runner.settle import settle
 from streamrunner.runner.watcher import Watcher, live_workers
+from streamrunner.sinks.directory import JobDirectory
 from streamrunner.sinks.errors import SinkError
 from streamrunner.sinks.locks import WorkerLock, is_worker_dead
 from streamrunner.sinks.log import JobLog
@@ -36,6 +38,7 @@ _POLL_MS = 250
 # What a worker needs to finish its step, flush and leave; then the process goes without it (exit within 10 s).
 STOP_S = 8.0
 _TAKEOVER_EVERY_S = 1.0
+_GOES_ON = ("validating", "in_progress")
 
 
 class SessionOptions(NamedTuple):
@@ -66,6 +69,7 @@ class Session:
     def run(self) -> JobState:
         """Work or watch until the job has ended, is paused, or a signal came. Raises what made the worker fail."""
         self._catch_up()
+        self._settle()
         while not (self._watcher.state.ended or self._stop.is_set()):
             if self._others_alive():
                 self._watch()
@@ -103,6 +107,7 @@ class Session:
             self._show("")
             if time.monotonic() >= next_check:
                 next_check = time.monotonic() + _TAKEOVER_EVERY_S
+                self._settle()
                 if not self._others_alive() and not self._watcher.state.paused:
                     return
         if self._watcher.state.ended:
@@ -129,11 +134,29 @@ class Session:
                 self._display.say(f"{self._stop.reason}: keeping all that is done …")
                 part.wait(STOP_S)
                 break
+            if part.halted:
+                part.abandon()
+                break
         part.settle()
+        self._settle()
         self._catch_up()
         for exporter in exporters:
             exporter.finish(STOP_S if self._stop.is_set() else 60.0)
         return part.paused
+
+    def _settle(self) -> None:
+        """End the job if it ought to have ended and no worker does it: a cancel, a limit or a deadline."""
+        from redis.exceptions import RedisError
+
+        client: Any = self._server.client()
+        keys = self._job.keys
+        try:
+            meta = JobDirectory(client, keys.prefix).meta(keys.job_id)
+            now_ms = int(client.time()[0]) * 1000
+            if settle(meta, now_ms, lambda: bool(live_workers(client, keys)), lambda: self._log("submit")):
+                self._catch_up()
+        except (RedisError, OSError, SinkError):
+            return  # who works or watches meets the same outage, and has the patience for it
 
     def _show(self, phase: str) -> None:
         self._watcher.poll(_POLL_MS)
@@ -156,7 +179,9 @@ class WorkerPart:
         self, job: JobContext, server: LogServer, options: SessionOptions, stop: StopFlag, display: Display
     ) -> None:
         self.phase = "starting"
-        self.paused = False
+        self.paused = self.yielded = False
+        self._worker: Worker | None = None
+        self._is_abandoned = self._leaves_early = False
         self._job = job
         self._server = server
         self._options = options
@@ -174,6 +199,23 @@ class WorkerPart:
     def running(self) -> bool:
         """Whether the thread is at work."""
         return self._thread.is_alive()
+
+    @property
+    def halted(self) -> bool:
+        """Whether there is nothing left to do for it while it still loads its model: the job is paused or over."""
+        control = self._lease.control
+        return self._worker is None and (control.get("paused") or control.get("status") not in (*_GOES_ON, None))
+
+    def abandon(self) -> None:
+        """Do not wait for the model that loads."""
+        self.paused = bool(self._lease.control.get("paused"))
+        self._is_abandoned = True
+
+    def leave_early(self) -> None:
+        """Take no more rows, and stop once those in hand have their ending."""
+        self._leaves_early = True
+        if self._worker is not None:
+            self._worker.leave_early()
 
     def start(self) -> None:
         """Begin."""
@@ -207,10 +249,14 @@ class WorkerPart:
         from streamrunner.runner.engine import start_engine
 
         engine = start_engine(self._job, self._options.data_dir / "cache", self._say_phase)
-        if self._stop.is_set():
+        if self._stop.is_set() or self._is_abandoned:
             return
         self.phase = "reading the prompts"
-        worker = engine.worker(self._job, log, self._server.client(), self._lease, self._stop.is_set, self._display.say)
+        self._worker = worker = engine.worker(
+            self._job, log, self._server.client(), self._lease, self._stop.is_set, self._display.say
+        )
+        if self._leaves_early:
+            worker.leave_early()
         outcome = worker.run(joined)
         if not worker.stalled:
             engine.close()
@@ -219,14 +265,14 @@ class WorkerPart:
     def _finish(self, worker: Worker, outcome: Outcome) -> None:
         from streamrunner.runner.worker import Outcome
 
-        self.paused = outcome is Outcome.PAUSED
+        self.paused, self.yielded = outcome is Outcome.PAUSED, outcome is Outcome.YIELDED
         if outcome is not Outcome.ENDED:
-            worker.stop("paused" if self.paused else self._stop.reason)
+            worker.stop(self._stop.reason or ("paused" if self.paused else "a more urgent job"))
         self._left = True
 
     def _leave_for_it(self) -> None:
         try:
-            self._lease.leave(self._log(patience_s=1.0), self._stop.reason or "stopped")
+            self._lease.leave(self._log(patience_s=1.0), self._stop.reason or ("paused" if self.paused else "stopped"))
         except (SinkError, RuntimeError):
             return  # never joined, or no log to tell: the lease runs out by itself
 

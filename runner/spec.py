@@ -19,6 +19,7 @@ from streamrunner.engine.config import EngineConfig
 from streamrunner.engine.errors import EngineError
 from streamrunner.engine.params import SamplingParams
 from streamrunner.runner.errors import RunnerError
+from streamrunner.runner.spec_control import LimitsSpec, StopRule
 from streamrunner.runner.spec_problems import describe_problems
 from streamrunner.runner.template import check_template
 from streamrunner.runner.units import parse_bytes, parse_seconds
@@ -236,6 +237,9 @@ class JobSpec(Section):
     engine: EngineSpec = EngineSpec()
     events: EventsSpec = EventsSpec()
     outputs: tuple[OutputSpec, ...] = ()
+    limits: LimitsSpec = LimitsSpec()
+    stop_when: tuple[StopRule, ...] = ()
+    priority: Int = 0
 
     @model_validator(mode="before")
     @classmethod

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 PREFIX = "sr"
 # What may differ when an unfinished job goes on; the rest is its identity.
-_MAY_CHANGE = ("engine", "events", "outputs")
+_MAY_CHANGE = ("engine", "events", "outputs", "limits", "stop_when", "priority")
 
 
 @dataclass(frozen=True, slots=True)

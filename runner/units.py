@@ -11,12 +11,18 @@ _BYTES = {
 }  # fmt: skip
 # Beyond it a float skips whole numbers.
 _MOST = float(1 << 53)
+_COUNTS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "b": 10**9}
 _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 
 def parse_bytes(text: str) -> int:
     """Bytes in `2GiB`, `512MB` or `1073741824`. Raises ValueError with the remedy."""
     return int(_parse(text, _BYTES, "a size such as 2GiB or 512MiB"))
+
+
+def parse_count(text: str) -> int:
+    """How many in `5M`, `200k` or `1000`. Raises ValueError with the remedy."""
+    return int(_parse(text, _COUNTS, "a number such as 5000, 200k or 5M"))
 
 
 def parse_seconds(text: str) -> float:

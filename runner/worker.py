@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import enum
 import queue
+import threading
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -20,9 +21,12 @@ from redis.exceptions import RedisError
 from streamrunner.engine.loop import EngineLoop, LoopEnd
 from streamrunner.runner.errors import ExitCode, RunnerError
 from streamrunner.runner.feed import Feed
+from streamrunner.runner.ids import new_ulid
+from streamrunner.runner.limits import Breach, Tally, find_breach
 from streamrunner.runner.meter import Meter
 from streamrunner.runner.open_work import OpenWork
 from streamrunner.runner.runs import Runs
+from streamrunner.runner.settings import LiveSettings
 from streamrunner.runner.stall import StallWatch
 from streamrunner.runner.writer import LeaseGone, LogWriter
 from streamrunner.sinks.log import ClaimedRange, JobLog, Reply, StepSource, claimed_range
@@ -38,6 +42,7 @@ if TYPE_CHECKING:
     from streamrunner.runner.job import JobContext
     from streamrunner.runner.lease import LeaseKeeper
     from streamrunner.runner.row_work import Kind, WorkSum
+    from streamrunner.runner.stop_rules import Fired
 
 # How many sequences wait in the engine beyond those that run: enough that it never starves between two flushes.
 _AHEAD = 16
@@ -56,6 +61,7 @@ class Outcome(enum.Enum):
     ENDED = "ended"
     STOPPED = "stopped"
     PAUSED = "paused"
+    YIELDED = "yielded"
 
 
 class Worker:
@@ -82,13 +88,16 @@ class Worker:
         self._say = say
         self._feed = Feed(job, log, client)
         self._writer = LogWriter(job, log, lease, self._row_closed, tokenizer.token)
+        self._settings = LiveSettings(client, job.keys, job.spec)
         self._meter = Meter(job.spec.events.progress_interval_s)
-        self._runs = Runs(job, loop, tokenizer, max_model_len, self._writer, self._meter)
+        self._runs = Runs(job, loop, tokenizer, max_model_len, self._writer, self._meter, self._look_at)
         self._open_work = OpenWork(client, job.keys, job.spec.sampling)
         self._stall = StallWatch(job.spec.engine.step_timeout_s)
         self._max_running = job.spec.engine.max_num_seqs
         self._next_claim = 0.0
         self._predecessors: set[str] = set()
+        self._fired: Fired | None = None
+        self._leaves_early = threading.Event()
 
     @property
     def stalled(self) -> bool:
@@ -129,6 +138,7 @@ class Worker:
             return Outcome.STOPPED
         if self._lease.faulted.is_set():
             self._rejoin()
+        self._hear()
         status = self._lease.control.get("status")
         if status == "cancelling":
             return self._end("cancelled", "cancelled by request")
@@ -136,15 +146,62 @@ class Worker:
             return Outcome.PAUSED
         if status not in ("in_progress", "validating", None):
             return Outcome.ENDED
+        return self._stop_by_itself()
+
+    def _stop_by_itself(self) -> Outcome | None:
+        """Rows and rules that end or pause the job, and a more urgent one elsewhere."""
+        breach = self._find_breach()
+        if breach is not None:
+            return self._end(breach.status, breach.reason, breach.limit)
+        if self._fired is not None:
+            self._pause(self._fired)
+            return None
         if self._writer.open_rows == 0:
             return self._end("completed", "")
+        if self._leaves_early.is_set() and not self._feed.held and not self._writer.pending_rows:
+            return Outcome.YIELDED
         return None
 
-    def _end(self, status: str, reason: str) -> Outcome | None:
+    def leave_early(self) -> None:
+        """Claim no more rows, and come to an end once those in hand have theirs; from any thread."""
+        self._leaves_early.set()
+
+    def _hear(self) -> None:
+        """Take in what was asked for since: other settings, and rows that were cancelled."""
+        closed = self._settings.hear(int(self._lease.control.get("ctl", 0)), self._rows_in_hand)
+        if closed:
+            for run in self._runs.drop(lambda run: run.row.index in closed):
+                self._feed.close(run.range, run.row.index)
+            self._feed.discard(closed)
+
+    def _rows_in_hand(self) -> list[int]:
+        return [run.row.index for run in self._runs.in_flight] + [one.row.index for one in self._feed.waiting]
+
+    def _find_breach(self) -> Breach | None:
+        sums, tokens = self._writer.sums, 0
+        if self._settings.limits.max_output_tokens is not None:
+            tokens = sum(len(choice.token_ids) for run in self._runs.in_flight for choice in run.choices)
+        clock_ms = int(self._lease.control.get("clock", 0))
+        tally = Tally(sums.completed, sums.failed, sums.output_tokens + tokens, self._lease.now_ms, clock_ms)
+        return find_breach(self._settings.limits, tally)
+
+    def _look_at(self, run: RowRun) -> None:
+        """A row is completed: the rules on outputs judge it."""
+        self._fired = self._settings.guard.take(run) or self._fired
+
+    def _pause(self, fired: Fired) -> None:
+        """Stop the job for somebody to look at these rows; `resume` goes on, with empty windows."""
+        self._fired = None
+        self._say(fired.message)
+        self._writer.add_event("notice", {"code": "stop_when", "message": fired.message, "rows": fired.rows})
+        self._flush()
+        self._lease.observe(self._log.control(new_ulid(), "pause", {"reason": fired.message}))
+
+    def _end(self, status: str, reason: str, limit: str = "") -> Outcome | None:
         for step in self._drain():
             self._take_step(step)
         self._flush()
-        reply = self._log.end(status, reason)
+        reply = self._log.end(status, reason, limit)
         self._lease.observe(reply)
         if reply["s"] == "OPEN":
             self._writer.open_rows = int(reply["open"])
@@ -176,7 +233,7 @@ class Worker:
 
     def _claim(self) -> bool:
         """Take more rows, if the log has some for this worker; False if it has to wait."""
-        if time.monotonic() < self._next_claim:
+        if time.monotonic() < self._next_claim or self._leaves_early.is_set():
             return False
         reply = self._feed.claim(self._lease.lease)
         self._lease.observe(reply)

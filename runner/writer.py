@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from streamrunner.runner.errors import ExitCode, RunnerError
 from streamrunner.runner.kept import KeptFlushes
@@ -54,6 +54,14 @@ class Pending:
         return bool(self.deltas or self.events or self.terminals)
 
 
+class JobSums(NamedTuple):
+    """What the whole job had made at the last flush; output_tokens are those of completed rows."""
+
+    completed: int
+    failed: int
+    output_tokens: int
+
+
 class LogWriter:
     """Collects and flushes. `on_closed(range, row, verdict)` is told of every terminal the log answered for."""
 
@@ -78,6 +86,7 @@ class LogWriter:
         self._kept = KeptFlushes(KEEP_S if log.may_lose_tail else 0.0)
         self._cuts: list[tuple[str, int]] = []
         self.open_rows: int | None = None
+        self.sums = JobSums(0, 0, 0)
 
     @property
     def due(self) -> bool:
@@ -206,6 +215,8 @@ class LogWriter:
             self._cuts.append((range_id, int(limit)))
         if "open" in reply:
             self.open_rows = int(reply["open"])
+        if "completed" in reply:
+            self.sums = JobSums(int(reply["completed"]), int(reply["failed"]), int(reply["output_tokens"]))
 
     def _trim_point(self, in_flight: list[RowRun]) -> str:
         """Under `live` retention, the step id below which no row in flight has tokens."""

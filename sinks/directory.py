@@ -11,6 +11,8 @@ if TYPE_CHECKING:
     import redis
 
 LAST = "last"
+OPEN_STATUSES = ("validating", "in_progress", "cancelling")
+_STANDING = ("status", "paused", "priority", "limits", "clock", "completed", "failed", "completion_tokens")
 
 
 class JobPointer(NamedTuple):
@@ -19,6 +21,18 @@ class JobPointer(NamedTuple):
     job_id: str
     name: str
     time: int
+
+
+class OpenJob(NamedTuple):
+    """A job that has not ended, with those of its derived figures that say what to do with it."""
+
+    job_id: str
+    meta: dict[str, str]
+
+    @property
+    def priority(self) -> int:
+        """Higher goes first."""
+        return int(self.meta.get("priority", 0))
 
 
 class JobDirectory:
@@ -63,6 +77,37 @@ class JobDirectory:
             pointer = JobPointer(job_id, fields[b"name"].decode(), int(raw_id.partition(b"-")[0]))
             found.setdefault(job_id, pointer)
         return [one for one in found.values() if self._client.exists(JobKeys(one.job_id, self._prefix).log)]
+
+    def open_jobs(self) -> list[OpenJob]:
+        """The jobs that have not ended, oldest first; one round trip however many have."""
+        pointers: dict[str, None] = {}
+        for _, fields in self._client.xrange(jobs_key(self._prefix)):
+            pointers.setdefault(fields[b"job"].decode())
+        pipe = self._client.pipeline(transaction=False)
+        for job_id in pointers:
+            pipe.hmget(JobKeys(job_id, self._prefix).meta, *_STANDING)
+        found = []
+        for job_id, values in zip(pointers, pipe.execute(), strict=True):
+            meta = {name: raw.decode() for name, raw in zip(_STANDING, values, strict=True) if raw is not None}
+            if meta.get("status") in OPEN_STATUSES:
+                found.append(OpenJob(job_id, meta))
+        return found
+
+    def has_claimable(self, job_id: str) -> bool:
+        """Whether a worker that joined now would find rows: ranges that nobody took, or whose worker is gone."""
+        from redis.exceptions import ResponseError
+
+        keys = JobKeys(job_id, self._prefix)
+        try:
+            [group] = self._client.xinfo_groups(keys.work)
+            pending = self._client.xpending(keys.work, group["name"])
+            newest = self._client.xrevrange(keys.work, count=1)
+        except (ResponseError, ValueError):
+            return False
+        if newest and newest[0][0] != group["last-delivered-id"]:
+            return True
+        owners = [one["name"].decode() for one in pending["consumers"]]
+        return any(not self._client.exists(keys.lease(owner)) for owner in owners)
 
     def find(self, wanted: str) -> JobPointer:
         """The job that `wanted` means. Raises SinkError (`job_not_found`, `job_ambiguous`)."""

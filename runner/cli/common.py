@@ -92,7 +92,7 @@ def opened(where: Where) -> Iterator[LogServer]:
 
 @contextmanager
 def found_job(where: Where, wanted: str) -> Iterator[FoundJob]:
-    """The job that `wanted` means."""
+    """The job that `wanted` means; it is ended first if its time was over."""
     from streamrunner.sinks.directory import JobDirectory
     from streamrunner.sinks.keys import JobKeys
 
@@ -100,4 +100,30 @@ def found_job(where: Where, wanted: str) -> Iterator[FoundJob]:
         reader = server.reader()
         directory = JobDirectory(reader, PREFIX)
         pointer = directory.find(wanted)
-        yield FoundJob(pointer, JobKeys(pointer.job_id, PREFIX), reader, directory, server)
+        found = FoundJob(pointer, JobKeys(pointer.job_id, PREFIX), reader, directory, server)
+        _settle(found)
+        yield found
+
+
+def has_live_worker(found: FoundJob) -> bool:
+    """Whether a worker holds the job."""
+    meta = found.directory.meta(found.pointer.job_id)
+    names = [name[2:] for name, value in meta.items() if name.startswith("w:") and value == "joined"]
+    return any(found.reader.exists(found.keys.lease(name)) for name in names)
+
+
+def _settle(found: FoundJob) -> None:
+    """A job that ought to have ended, and has no worker to do it, is ended by whoever looks at it."""
+    meta = found.directory.meta(found.pointer.job_id)
+    if meta.get("status") != "cancelling" and meta.get("limits", "{}") == "{}":
+        return
+    from streamrunner.runner.settle import settle
+    from streamrunner.sinks.errors import SinkError
+    from streamrunner.sinks.log import JobLog
+
+    client: Any = found.server.client()
+    try:
+        now_ms = int(client.time()[0]) * 1000
+        settle(meta, now_ms, lambda: has_live_worker(found), lambda: JobLog(found.server, found.keys, "cli"))
+    except SinkError:
+        return  # it may only read, or the log is away: the verb itself says so if that matters

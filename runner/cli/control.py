@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from streamrunner.runner.cli.common import FoundJob, Where, found_job, where_options
+from streamrunner.runner.cli.common import FoundJob, Where, found_job, has_live_worker, where_options
 from streamrunner.runner.errors import ExitCode, RunnerError
 
 # How long a worker may take to flush what is finished and end the job; then the job is ended over its head.
@@ -107,18 +107,12 @@ def _job_ended(found: FoundJob, status: str, kind: str) -> RunnerError:
 def _end_cancelled(found: FoundJob) -> str:
     """Wait for the worker to end the job; a worker that is gone, loads or hangs does not hold that up."""
     deadline = time.monotonic() + _GRACE_S
-    while time.monotonic() < deadline and _has_live_worker(found):
+    while time.monotonic() < deadline and has_live_worker(found):
         meta = found.directory.meta(found.pointer.job_id)
         if "ended" in meta:
             return meta["status"]
         time.sleep(_LOOK_S)
     return str(_log(found).end("cancelled", "cancelled by request")["status"])
-
-
-def _has_live_worker(found: FoundJob) -> bool:
-    meta = found.directory.meta(found.pointer.job_id)
-    names = [name[2:] for name, value in meta.items() if name.startswith("w:") and value == "joined"]
-    return any(found.reader.exists(found.keys.lease(name)) for name in names)
 
 
 def _cancel_rows(found: FoundJob, rows: tuple[int, ...]) -> None:
@@ -132,7 +126,7 @@ def _cancel_rows(found: FoundJob, rows: tuple[int, ...]) -> None:
         reply = canceller.cancel(row, num_rows, job.spec)
         if reply["s"] == "ENDED":
             raise _job_ended(found, reply["status"], "cancel")
-        if reply.get("open") == 0 and not _has_live_worker(found):
+        if reply.get("open") == 0 and not has_live_worker(found):
             # It was the last one, and nobody is there to notice.
             _log(found).end("completed")
         how = "cancelled" if reply["s"] == "OK" else "has its ending already"

@@ -125,6 +125,10 @@ def _close(job_id: str, state: JobState, as_json: bool, prefix: str) -> int:
     if not state.ended:
         how = "paused" if state.paused else "stopped"
         counts += f", {state.open_rows} open: {how}, run the same command again to continue"
+        if state.pause_reason:
+            counts += f" ({clean(state.pause_reason)})"
+    elif state.limit is not None:
+        counts += f": {clean(state.reason or state.limit)}"
     outputs = ", ".join(clean(str(one["path"])) for one in state.spec.get("outputs", ()))
     click.echo(f"{prefix}{counts}" + (f" → {outputs}" if outputs and state.ended else ""))
     return code
@@ -135,4 +139,6 @@ def _exit_code(state: JobState) -> int:
         return ExitCode.STOPPED
     if state.status == "completed":
         return ExitCode.FAILED_ROWS if state.completed < state.num_rows else ExitCode.OK
-    return ExitCode.CANCELLED if state.status == "cancelled" else ExitCode.LIMIT
+    if state.limit is not None or state.status == "expired":
+        return ExitCode.LIMIT
+    return ExitCode.CANCELLED if state.status == "cancelled" else ExitCode.INVALID

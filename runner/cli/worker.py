@@ -19,7 +19,7 @@ def worker(where: Where, job: str | None, exit_when_idle: bool, quiet: bool, log
     """Add this machine to the jobs of a log: any number of workers share a job's rows, and may come and go.
 
     \b
-    runner worker                    work on every open job, oldest first, and wait for more
+    runner worker                    work on every open job, by priority, and wait for more
     runner worker last               work on one job until it has ended
     runner worker --exit-when-idle   work on what is open, then end
 

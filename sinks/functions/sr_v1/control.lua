@@ -27,7 +27,9 @@ local function control(keys, args)
   local seq = append(job, event, by, data)
   set(job, 'ctl', seq, 'cmd:' .. cmd, seq, unpack(EFFECT[kind]))
   if type(changes) == 'table' then keep_settings(job, changes) end
-  return reply({s = 'OK', seq = seq, status = redis.call('HGET', keys[6], 'status')})
+  local done = standing(open(keys), 'OK')
+  done.seq = seq
+  return reply(done)
 end
 
 ---------------------------------------------------------------------------------------------------

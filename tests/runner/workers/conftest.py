@@ -129,7 +129,10 @@ class Rig:
         scan = scan_input(spec, folder, folder)
         keys = JobKeys(f"job_worker{next(_ids)}")
         self.job = JobContext(keys.job_id, keys, spec, 7, folder, 1700)
-        data = {"name": "t", "rows": scan.rows, "spec": {}, "identity": {}, "seed": 7}
+        data = {
+            "name": "t", "rows": scan.rows, "ranges": len(scan.ranges), "identity": {}, "seed": 7,
+            "spec": spec.model_dump(mode="json", exclude_none=True),
+        }  # fmt: skip
         self.log("submit").submit(data, scan.rows, [asdict(one) for one in scan.ranges])
         self.client: Any = server.client()
 
