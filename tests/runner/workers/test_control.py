@@ -209,7 +209,8 @@ def test_a_worker_that_is_wanted_elsewhere_finishes_the_rows_it_has_taken(
     thread.join(60)
     assert outcome == [Outcome.YIELDED]
     worker.stop("a more urgent job")
-    assert checked(rig).completed == 64, "the range that it had, and no other"
+    taken = sum(entry.data["count"] for entry in rig.entries() if entry.type == "range.claimed")
+    assert checked(rig).completed == taken < 70, "the ranges that it had, and no other"
     heir, heirs, _ = rig.worker("b")
     assert heir.run(heirs) is Outcome.ENDED
     assert checked(rig).completed == 70
