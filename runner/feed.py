@@ -103,7 +103,7 @@ class Feed:
         self.held[claimed.id] = HeldRange(claimed.claim, spec, open_rows, claimed.previous)
         wanted = open_rows - set(skip) - {one.row.index for one in self._rows if one.range == claimed.id}
         try:
-            lines = read_range(spec)
+            lines = read_range(spec, self._job)
         except RunnerError as error:
             self._give_back(lease, claimed.id, error)
             return

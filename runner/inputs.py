@@ -1,35 +1,43 @@
-"""Rows from bytes: streamed, split at b"\\n" and nowhere else, cut into ranges that can be read again and checked.
+"""Rows from bytes: streamed, and cut into ranges that can be read again and checked.
 
     file  │ row 0 │ row 1 │ … │ row 63 ║ row 64 │ …            a range: first, count, uri, offset, bytes, sha256, line
           offset ───────── bytes ──────▶
 
-Text mode and `splitlines` would also split at U+2028 and friends, which may stand inside a JSON string. Blank lines are
-not rows; a byte order mark and the CR of CRLF are not part of a row.
+Blank lines are not rows. Rows of several files are numbered on, lines begin anew in each.
 """
 
 from __future__ import annotations
 
 import hashlib
-import stat
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, NamedTuple
+from bisect import bisect_right
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, NamedTuple
 
 from streamrunner.runner.errors import RunnerError
+from streamrunner.runner.intake import Intake, in_reach
+from streamrunner.runner.lines import LineReader
+from streamrunner.runner.outputs_apart import check_outputs_apart
 from streamrunner.runner.row_work import RowWork, row_work, sum_by_kind
 from streamrunner.runner.rows import Row, RowError, parse_row
-from streamrunner.sinks.wire import encode_json
+from streamrunner.runner.sources import open_source, shown_uri
+from streamrunner.runner.unique import CustomIds, Repeated, repeated
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable
+    from pathlib import Path
 
+    from streamrunner.runner.job import JobContext
+    from streamrunner.runner.lines import Line
+    from streamrunner.runner.sources import Source
     from streamrunner.runner.spec import JobSpec
 
 MIN_ROWS_PER_RANGE, MAX_ROWS_PER_RANGE = 8, 64
+# A worker reads a range whole.
+MAX_RANGE_BYTES = 8 << 20
 MAX_KEPT_ERRORS = 1_000
 
-_BOM = b"\xef\xbb\xbf"
 _SHOWN_ERRORS = 3
+_COMPARED_ROWS = 1_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +71,9 @@ class RawRow(NamedTuple):
 
 @dataclass(slots=True)
 class InputScan:
-    """What a look at every row found. `errors` keeps the first thousand, `num_errors` counts all."""
+    """What a look at every row found. `errors` keeps the first thousand, `num_errors` counts all; `notices` are what a
+    user should know and no error is; `files` names the input's files where there are several, by uri.
+    """
 
     rows: int = 0
     ranges: list[RangeSpec] = field(default_factory=list)
@@ -71,41 +81,53 @@ class InputScan:
     num_errors: int = 0
     sha256: str = ""
     kinds: set[str] = field(default_factory=set)
+    notices: list[str] = field(default_factory=list)
+    files: dict[str, str] = field(default_factory=dict)
+
+
+class InvalidInput(RunnerError):
+    """An input that no job can be made of. errors: the rows at fault."""
+
+    def __init__(self, code: str, message: str, errors: Iterable[RowError] = ()) -> None:
+        super().__init__(code, message)
+        self.errors = tuple(errors)
 
 
 def scan_input(spec: JobSpec, base: Path, data_dir: Path) -> InputScan:
-    """Check the structure of every row and cut the input into ranges, in flat memory (16 bytes a row).
+    """Check the structure of every row and cut the input into ranges, in flat memory (8 bytes a row).
 
-    Raises RunnerError: input_missing, input_unreadable, empty_file, duplicate_custom_id, invalid_rows, no_valid_rows.
+    Raises RunnerError (whatever `Intake.sources` does, output_is_input) and InvalidInput (empty_file,
+    duplicate_custom_id, url_mismatch, invalid_rows, no_valid_rows).
     """
-    path = _source(spec, base, data_dir)
+    check_outputs_apart(spec, base)
     scan = InputScan()
-    with _opened(path) as file:
-        _Scanner(spec, scan, path).run(file)
+    scanner = _Scanner(spec, scan)
+    for source in Intake(spec, base, data_dir, scan.notices.append).sources():
+        scanner.run(source)
+    scanner.finish()
     if scan.rows == 0:
-        raise RunnerError("empty_file", f"{path} has no rows: give it at least one line")
+        raise InvalidInput("empty_file", f"{_shown(spec)} has no rows: give it at least one line")
     _apply_policy(spec, scan)
     return scan
 
 
-def read_range(found: RangeSpec) -> list[RawRow]:
-    """The rows of a range. Raises RunnerError (`input_changed`, `input_missing`) if they are not what was submitted."""
-    path = Path(found.uri)
-    with _opened(path) as file:
-        file.seek(found.offset)
-        content = file.read(found.bytes)
-    if hashlib.sha256(content).hexdigest() != found.sha256:
+def read_range(found: RangeSpec, job: JobContext | None = None) -> list[RawRow]:
+    """The rows of a range. job: lets a copied input be found or made again in this process's own data dir.
+
+    Raises RunnerError (`input_changed`, `input_missing`) if they are not what was submitted.
+    """
+    uri = found.uri if job is None else in_reach(found.uri, job)
+    with open_source(uri, found.offset, found.bytes) as file:
+        reader = LineReader(file, found.line, found.bytes)
+        lines = [line for line in reader if line.raw]
+    if reader.cut().sha256 != found.sha256:
         last = found.first + found.count - 1
         raise RunnerError(
             "input_changed",
-            f"rows {found.first}-{last} of {path} (from line {found.line}) are not what was submitted: "
+            f"rows {found.first}-{last} of {shown_uri(uri)} (from line {found.line}) are not what was submitted: "
             "restore the file and run the same command again, or submit it afresh with --new",
         )
-    rows: list[RawRow] = []
-    for number, line in enumerate(content.split(b"\n"), found.line):
-        raw = _stripped(line, is_first=number == 1)
-        if raw:
-            rows.append(RawRow(found.first - found.skip + len(rows), number, raw))
+    rows = [RawRow(row, line.number, line.raw) for row, line in enumerate(lines, found.first - found.skip)]
     return rows[found.skip : found.skip + found.count]
 
 
@@ -119,123 +141,101 @@ def range_size(num_before: int) -> int:
 class _Scanner:
     """One pass over the lines: rows, ranges, errors, and whether every custom_id is unique."""
 
-    def __init__(self, spec: JobSpec, scan: InputScan, path: Path) -> None:
+    def __init__(self, spec: JobSpec, scan: InputScan) -> None:
         self._spec = spec
         self._scan = scan
-        self._uri = str(path.resolve())
-        self._line_of: dict[bytes, int] = {}
+        self._ids = CustomIds()
         self._whole = hashlib.sha256()
         self._work: list[RowWork] = []
+        self._files: dict[str, str] = {}
+        self._first_errors: list[tuple[str, RowError]] = []
 
-    def run(self, file: BinaryIO) -> None:
-        lines = iter(file)
-        offset, number = 0, 1
-        while chunk := self._next_range(lines, number):
-            content, count, num_lines = chunk
-            if count:
-                digest = hashlib.sha256(content).hexdigest()
-                first = self._scan.rows - count
-                work, self._work = sum_by_kind(self._work), []
-                self._scan.ranges.append(
-                    RangeSpec(first, count, self._uri, offset, len(content), digest, number, work=work)
-                )
-            offset += len(content)
-            number += num_lines
-        self._scan.sha256 = self._whole.hexdigest()
+    def run(self, source: Source) -> None:
+        """Take every row of one file."""
+        self._files[source.uri] = source.name
+        with open_source(source.uri) as file:
+            reader = LineReader(file)
+            offset = 0
+            first, line, wanted = self._scan.rows, 1, range_size(self._scan.rows)
+            for one in reader:
+                if one.raw:
+                    self._take(one, source.uri)
+                if self._scan.rows - first >= wanted or reader.num_bytes >= MAX_RANGE_BYTES:
+                    offset = self._cut(reader, source.uri, first, offset, line)
+                    first, line, wanted = self._scan.rows, reader.next_number, range_size(self._scan.rows)
+            self._cut(reader, source.uri, first, offset, line)
 
-    def _next_range(self, lines: Iterator[bytes], number: int) -> tuple[bytes, int, int] | None:
-        """Read up to a range of rows: its bytes, rows and lines; None at the end."""
-        parts: list[bytes] = []
-        count, wanted = 0, range_size(self._scan.rows)
-        for line in lines:
-            raw = _stripped(line, is_first=number + len(parts) == 1)
-            parts.append(line)
-            if raw:
-                self._take(raw, number + len(parts) - 1)
-                count += 1
-                if count == wanted:
-                    break
-        if not parts:
-            return None
-        content = b"".join(parts)
-        self._whole.update(content)
-        return content, count, len(parts)
-
-    def _take(self, raw: bytes, number: int) -> None:
+    def finish(self) -> None:
+        """Once every file was taken. Raises InvalidInput (`duplicate_custom_id`)."""
         scan = self._scan
-        row = parse_row(raw, scan.rows, number, self._spec)
+        scan.sha256 = self._whole.hexdigest()
+        if len(self._files) > 1:
+            scan.files = self._files
+        scan.errors = [replace(error, file=scan.files.get(uri)) for uri, error in self._first_errors]
+        self._check_unique()
+
+    def _cut(self, reader: LineReader, uri: str, first: int, offset: int, line: int) -> int:
+        """Close a range; the offset of the next one. Bytes without a row belong to none."""
+        cut = reader.cut()
+        count = self._scan.rows - first
+        if count:
+            self._whole.update(bytes.fromhex(cut.sha256))
+            work, self._work = sum_by_kind(self._work), []
+            self._scan.ranges.append(RangeSpec(first, count, uri, offset, cut.num_bytes, cut.sha256, line, work=work))
+        return offset + cut.num_bytes
+
+    def _take(self, line: Line, uri: str) -> None:
+        scan = self._scan
+        row = parse_row(line.raw, scan.rows, line.number, self._spec)
         scan.rows += 1
-        if row.custom_id is not None:
-            self._check_unique(row.custom_id, number)
+        self._ids.add(row.custom_id)
         if isinstance(row, Row):
             scan.kinds.add(row.kind)
             self._work.append(row_work(row, self._spec.sampling))
             return
         scan.num_errors += 1
-        if len(scan.errors) < MAX_KEPT_ERRORS:
-            scan.errors.append(row)
+        if len(self._first_errors) < MAX_KEPT_ERRORS:
+            self._first_errors.append((uri, row))
 
-    def _check_unique(self, custom_id: str, number: int) -> None:
-        # 96 bits of a hash instead of the id: a million ids of any length cost the same, and a false alarm needs
-        # 10**14.
-        key = hashlib.blake2b(custom_id.encode(), digest_size=12).digest()
-        before = self._line_of.setdefault(key, number)
-        if before != number:
-            raise RunnerError(
-                "duplicate_custom_id",
-                f"custom_id {custom_id!r} stands in line {before} and again in line {number} of {_shown(self._spec)}: "
-                "every row needs its own, results are told apart by it",
-            )
+    def _check_unique(self) -> None:
+        for rows in self._ids.suspects().values():
+            twice = repeated((row, self._reread(row).custom_id or "") for row in rows[:_COMPARED_ROWS])
+            if twice:
+                raise self._duplicate(twice[0])
+
+    def _duplicate(self, twice: Repeated) -> InvalidInput:
+        first, second = (self._reread(row) for row in twice.rows[:2])
+        many = f", {len(twice.rows)} times in all" if len(twice.rows) > 2 else ""
+        message = (
+            f"custom_id {twice.custom_id!r} stands in {first.where} and again in {second.where} of "
+            f"{_shown(self._spec)}{many}: every row needs its own, results are told apart by it"
+        )
+        error = replace(second, code="duplicate_custom_id", message=message, param="custom_id")
+        return InvalidInput(error.code, message, [error])
+
+    def _reread(self, row: int) -> RowError:
+        """A row's place and id; whether it could run is not asked."""
+        found = self._scan.ranges[bisect_right(self._scan.ranges, row, key=lambda one: one.first) - 1]
+        raw = read_range(found)[row - found.first]
+        custom_id = parse_row(raw.raw, row, raw.line, self._spec).custom_id
+        return RowError(row, raw.line, custom_id, "", "", file=self._scan.files.get(found.uri))
 
 
 def _shown(spec: JobSpec) -> str:
     """What the user calls the input; rows in place stand in a file that only we know."""
-    return "`requests`" if spec.input is None else Path(spec.input.path).name
+    if spec.input is None:
+        return "`requests`"
+    return "standard input" if spec.input.path == "-" else shown_uri(spec.input.path).rpartition("/")[2]
 
 
 def _apply_policy(spec: JobSpec, scan: InputScan) -> None:
     name = _shown(spec)
     if len(scan.kinds) > 1:
-        raise RunnerError("url_mismatch", f"{name} mixes chat and completion rows: give each its own job")
+        raise InvalidInput("url_mismatch", f"{name} mixes chat and completion rows: give each its own job")
     if not scan.num_errors:
         return
-    shown = "; ".join(f"line {one.line}: {one.message} [{one.code}]" for one in scan.errors[:_SHOWN_ERRORS])
+    shown = "; ".join(f"{one.where}: {one.message} [{one.code}]" for one in scan.errors[:_SHOWN_ERRORS])
     if scan.num_errors == scan.rows:
-        raise RunnerError("no_valid_rows", f"none of the {scan.rows} rows of {name} can run: {shown}")
+        raise InvalidInput("no_valid_rows", f"none of the {scan.rows} rows of {name} can run: {shown}", scan.errors)
     if spec.input is not None and spec.input.on_invalid == "fail_job":
-        raise RunnerError("invalid_rows", f"{scan.num_errors} rows of {name} cannot run: {shown}")
-
-
-def _source(spec: JobSpec, base: Path, data_dir: Path) -> Path:
-    if spec.input is not None:
-        return base / Path(spec.input.path).expanduser()
-    content = b"".join(encode_json(request) + b"\n" for request in spec.requests or ())
-    spool = data_dir / "spool" / f"{hashlib.sha256(content).hexdigest()[:32]}.jsonl"
-    spool.parent.mkdir(parents=True, exist_ok=True)
-    if not spool.exists():
-        part = spool.with_suffix(".part")
-        part.write_bytes(content)
-        part.replace(spool)
-    return spool
-
-
-def _opened(path: Path) -> BinaryIO:
-    try:
-        # Asked first: a pipe would not open until somebody writes to it.
-        is_regular = stat.S_ISREG(path.stat().st_mode)
-        file = path.open("rb") if is_regular else None
-    except FileNotFoundError as error:
-        raise RunnerError("input_missing", f"there is no input file {path}") from error
-    except OSError as error:
-        raise RunnerError("input_unreadable", f"{path} cannot be read: {error.strerror}") from error
-    if file is None:
-        raise RunnerError(
-            "input_unreadable", f"{path} is no regular file: save the rows to one, a resume reads them again"
-        )
-    return file
-
-
-def _stripped(line: bytes, *, is_first: bool) -> bytes:
-    if is_first and line.startswith(_BOM):
-        line = line[len(_BOM) :]
-    return line.strip(b"\r\n \t")
+        raise InvalidInput("invalid_rows", f"{scan.num_errors} rows of {name} cannot run: {shown}", scan.errors)

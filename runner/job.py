@@ -18,6 +18,7 @@ class JobContext:
 
     seed: drawn at submit if the spec names none, so that every attempt of a row samples the same tokens.
     base: the folder that relative paths of the spec start from.
+    data_dir: this process's own, where a copied input is looked for and made again if the submitter's is out of reach.
     """
 
     job_id: str
@@ -26,3 +27,4 @@ class JobContext:
     seed: int
     base: Path
     created_s: int
+    data_dir: Path | None = None

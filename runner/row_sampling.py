@@ -108,6 +108,8 @@ _CHECKS: dict[str, Check] = {
 }  # fmt: skip
 _ONE_OR_MANY = ("stop", "bad_words")
 _RENAMED = {"max_completion_tokens": "max_tokens"}
+# Every name beside the prompt that means something in a row.
+ROW_SETTINGS = frozenset(_CHECKS) | frozenset(_DEFAULTS) | _HARMLESS | (_ELSEWHERE - {"messages", "prompt", "tools"})
 
 
 def _check_default(name: str, value: Any) -> None:

@@ -1,7 +1,7 @@
 """One line of input as a row to run, or as the reason why it cannot run. A bad row never harms another.
 
-Accepted: OpenAI batch lines (`custom_id, method, url, body`) and plain objects (`prompt`, `messages`, or the columns
-of the job's template, with sampling settings beside them).
+Accepted: OpenAI batch lines (`custom_id, method, url, body`) and plain objects: `prompt` or `messages` with sampling
+settings beside them, or the columns of the job's template.
 """
 
 from __future__ import annotations
@@ -12,18 +12,24 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 
 from streamrunner.runner.errors import RunnerError
+from streamrunner.runner.lines import MAX_LINE_BYTES
 from streamrunner.runner.row_sampling import BadRow, sampling_overrides, type_name
 from streamrunner.runner.strict_json import parse_strict
 from streamrunner.runner.template import render
+from streamrunner.sinks.wire import encode_json
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from streamrunner.runner.spec import JobSpec
 
-MAX_LINE_BYTES = 16 << 20
 MAX_CUSTOM_ID = 512
 _MAX_MESSAGE = 500
+
+# Begins a line that stands for a row which could not even be written as JSON; no JSON text begins so.
+_REFUSED = b"\0"
+# OpenAI's other routes of batches, which this engine cannot run.
+_OTHER_URLS = frozenset({"/v1/embeddings", "/v1/responses", "/v1/moderations", "/v1/images/generations"})
 
 CHAT_URL, COMPLETION_URL = "/v1/chat/completions", "/v1/completions"
 _KIND_OF_URL: dict[str, Literal["chat", "completion"]] = {CHAT_URL: "chat", COMPLETION_URL: "completion"}
@@ -37,7 +43,9 @@ _NOT_TEMPLATE_KWARGS = {"messages", "tools", "chat_template", *_CHAT_OPTIONS}
 
 @dataclass(frozen=True, slots=True)
 class RowError:
-    """Why a row cannot run, in the shape of OpenAI's `errors.data[]`; `line` is the physical one, from 1."""
+    """Why a row cannot run, in the shape of OpenAI's `errors.data[]`; `line` is the physical one, from 1, of `file`
+    where the input has several.
+    """
 
     index: int
     line: int
@@ -45,6 +53,12 @@ class RowError:
     code: str
     message: str
     param: str | None = None
+    file: str | None = None
+
+    @property
+    def where(self) -> str:
+        """As a person is told it."""
+        return f"line {self.line}" if self.file is None else f"{self.file} line {self.line}"
 
 
 class Row(msgspec.Struct, frozen=True):
@@ -83,14 +97,36 @@ def _cut(message: str) -> str:
 
 
 def _is_batch_line(value: Mapping[str, Any], spec: JobSpec) -> bool:
-    """Whether an object is meant as an OpenAI batch line: as the job's format says, or by its look."""
+    """Whether an object is meant as an OpenAI batch line: as the job's format says, or by its look.
+
+    Columns of a template may have these names as well.
+    """
     form = spec.input.format if spec.input is not None else "auto"
-    return form == "openai" or (form == "auto" and ("body" in value or "url" in value or "method" in value))
+    if form in ("openai", "jsonl"):
+        return form == "openai"
+    if spec.input is not None and spec.input.prompt is not None:
+        return isinstance(value.get("body"), dict) and str(value.get("url")).startswith("/v1/")
+    return "body" in value or "url" in value or "method" in value
+
+
+def refused_line(code: str, message: str) -> bytes:
+    """A line that fails alone, for a row that its file's format spoils."""
+    return _REFUSED + encode_json([code, message])
+
+
+def _check_refused(raw: bytes) -> None:
+    try:
+        code, message = msgspec.json.decode(raw[1:], type=tuple[str, str])
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return
+    raise BadRow(code, message)
 
 
 def _object(raw: bytes) -> dict[str, Any]:
     if len(raw) > MAX_LINE_BYTES:
-        raise BadRow("line_too_long", f"the line has {len(raw)} bytes, the limit is {MAX_LINE_BYTES}: split the row")
+        raise BadRow("line_too_long", f"the line is longer than {MAX_LINE_BYTES} bytes: split the row")
+    if raw.startswith(_REFUSED):
+        _check_refused(raw)
     try:
         value = parse_strict(raw)
     except UnicodeDecodeError as error:
@@ -139,6 +175,8 @@ def _batch_request(value: dict[str, Any]) -> tuple[Literal["chat", "completion"]
     if value.get("method", "POST") != "POST":
         raise BadRow("invalid_method", f"`method` is {value['method']!r}, it must be POST", "method")
     url = value.get("url")
+    if isinstance(url, str) and url in _OTHER_URLS:
+        raise BadRow("unsupported_endpoint", f"`{url}` cannot run here yet: {CHAT_URL} and {COMPLETION_URL} can", "url")
     if not isinstance(url, str) or url not in _KIND_OF_URL:
         raise BadRow("invalid_url", f"`url` is {url!r}, it must be {CHAT_URL} or {COMPLETION_URL}", "url")
     body = value.get("body")

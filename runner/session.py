@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import threading
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from streamrunner.runner.exporter import Exporter
@@ -182,7 +183,7 @@ class WorkerPart:
         self.paused = self.yielded = False
         self._worker: Worker | None = None
         self._is_abandoned = self._leaves_early = False
-        self._job = job
+        self._job = replace(job, data_dir=options.data_dir)
         self._server = server
         self._options = options
         self._stop = stop

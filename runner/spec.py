@@ -106,10 +106,12 @@ class Section(BaseModel):
 
 
 class InputSpec(Section):
-    """A file of rows. prompt: a template over a row's columns that makes its prompt."""
+    """Files of rows: a path, a glob, a URL of fsspec, or `-`. prompt: a template over a row's columns that makes its
+    prompt.
+    """
 
     path: FilePath
-    format: Literal["auto", "openai", "jsonl"] = "auto"
+    format: Literal["auto", "openai", "jsonl", "text", "csv", "tsv", "parquet"] = "auto"
     prompt: Annotated[str, AfterValidator(check_template)] | None = None
     on_invalid: Literal["fail_row", "fail_job"] = "fail_row"
 

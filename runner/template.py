@@ -31,6 +31,14 @@ def check_template(source: str) -> str:
     return source
 
 
+def template_columns(source: str) -> frozenset[str]:
+    """The columns that a template may ask a row for."""
+    from jinja2 import meta
+
+    environment = _compiled(source).environment
+    return frozenset(meta.find_undeclared_variables(environment.parse(source)))
+
+
 def render(source: str, columns: Mapping[str, Any]) -> str:
     """A row's prompt. Raises RunnerError (`template_error`) that names the missing column or the fault."""
     from jinja2 import UndefinedError
@@ -57,11 +65,20 @@ def _bounded(template: Template, columns: Mapping[str, Any]) -> str:
     return "".join(parts)
 
 
+def _no_null(value: Any) -> Any:
+    """Jinja would write the word None into the prompt."""
+    if value is None:
+        raise RunnerError("template_error", "input.prompt: a column of this row is null: write {{ column or '' }}")
+    return value
+
+
 @lru_cache(maxsize=8)
 def _compiled(source: str) -> Template:
     from jinja2 import StrictUndefined
     from jinja2.sandbox import ImmutableSandboxedEnvironment
 
     # keep_trailing_newline: what is written is the prompt; nothing is a page, so nothing is escaped.
-    environment = ImmutableSandboxedEnvironment(undefined=StrictUndefined, autoescape=False, keep_trailing_newline=True)
+    environment = ImmutableSandboxedEnvironment(
+        undefined=StrictUndefined, autoescape=False, keep_trailing_newline=True, finalize=_no_null
+    )
     return environment.from_string(source)

@@ -62,8 +62,10 @@ def _request(path: Path, where: Where, force_new: bool, display: Display) -> Req
 
     spec = load_spec(path)
     scan = scan_input(spec, path.parent, where.data_dir)
+    for notice in scan.notices:
+        display.say(f"note: {notice}")
     for error in scan.errors[:_SHOWN_ERRORS]:
-        display.say(f"line {error.line}: {error.message} [{error.code}]")
+        display.say(f"{error.where}: {error.message} [{error.code}]")
     if scan.num_errors:
         display.say(f"{scan.num_errors} of {scan.rows} rows cannot run; each becomes a failed row with its reason")
     return Request(

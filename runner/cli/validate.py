@@ -10,46 +10,80 @@ from typing import TYPE_CHECKING
 import click
 
 from streamrunner.runner.cli.common import Where, where_options
+from streamrunner.runner.errors import RunnerError
 from streamrunner.runner.terminal import clean
 
 if TYPE_CHECKING:
     from streamrunner.runner.inputs import InputScan
+    from streamrunner.runner.rows import RowError
 
 _SHOWN_ERRORS = 20
 
 
 @click.command()
 @click.argument("spec", type=click.Path(path_type=Path))
-@click.option("--json", "as_json", is_flag=True, help="Counts and errors as one JSON object.")
+@click.option("--json", "as_json", is_flag=True, help="Counts and errors as one JSON object, whatever the exit code.")
 @where_options
 def validate(where: Where, spec: Path, as_json: bool) -> None:
     """Check a job file and every row of its input, without running anything.
 
-    A file that could not be submitted exits with 4; rows that would fail alone are listed.
+    A file that could not be submitted exits with 4; rows that would fail alone are listed. Input may be JSON lines,
+    text, CSV, TSV or Parquet, packed with gzip or zstd, in files, globs, URLs or `-`.
 
     \b
     runner validate job.yaml
     runner validate job.yaml --json
     """
-    from streamrunner.runner.inputs import scan_input
-    from streamrunner.runner.spec import load_spec
-
-    scan = scan_input(load_spec(spec), spec.parent, where.data_dir)
+    try:
+        scan = _scan(spec, where)
+    except RunnerError as error:
+        if as_json:
+            click.echo(json.dumps(_refusal(error), ensure_ascii=False))
+        raise
     if as_json:
         click.echo(json.dumps(_as_json(scan), ensure_ascii=False))
     else:
         _show(spec, scan)
 
 
+def _scan(spec: Path, where: Where) -> InputScan:
+    from streamrunner.runner.inputs import scan_input
+    from streamrunner.runner.spec import load_spec
+    from streamrunner.runner.spool import passing_data_dir
+
+    with passing_data_dir(where.data_dir) as folder:
+        return scan_input(load_spec(spec), spec.parent, folder)
+
+
 def _show(spec: Path, scan: InputScan) -> None:
+    for notice in scan.notices:
+        click.echo(f"note: {clean(notice)}")
     for error in scan.errors[:_SHOWN_ERRORS]:
-        click.echo(f"line {error.line}: {clean(error.message)} [{error.code}]")
+        click.echo(f"{clean(error.where)}: {clean(error.message)} [{error.code}]")
     if scan.num_errors > _SHOWN_ERRORS:
         click.echo(f"… and {scan.num_errors - _SHOWN_ERRORS} more")
     failing = f", {scan.num_errors} of them will fail" if scan.num_errors else ", all can run"
-    click.echo(f"{clean(str(spec))}: {scan.rows} rows{failing}")
+    files = f" in {len(scan.files)} files" if scan.files else ""
+    click.echo(f"{clean(str(spec))}: {scan.rows} rows{files}{failing}")
 
 
 def _as_json(scan: InputScan) -> dict[str, object]:
-    data = [asdict(error) for error in scan.errors]
-    return {"rows": scan.rows, "invalid": scan.num_errors, "errors": {"object": "list", "data": data}}
+    return {
+        "rows": scan.rows,
+        "invalid": scan.num_errors,
+        "notices": scan.notices,
+        "errors": {"object": "list", "data": [_row_error(error) for error in scan.errors]},
+    }
+
+
+def _refusal(error: RunnerError) -> dict[str, object]:
+    """A job that cannot be submitted, in the shape of a batch that failed its validation."""
+    from streamrunner.runner.inputs import InvalidInput
+
+    rows = [_row_error(one) for one in error.errors] if isinstance(error, InvalidInput) else []
+    whole = {"code": error.code, "line": None, "message": error.message, "param": None}
+    return {"errors": {"object": "list", "data": rows or [whole]}}
+
+
+def _row_error(error: RowError) -> dict[str, object]:
+    return {name: value for name, value in asdict(error).items() if name != "file" or value is not None}
