@@ -58,9 +58,9 @@ def start_engine(job: JobContext, cache_dir: Path, say: Callable[[str], None]) -
     """Convert if need be, load, and start the step loop. Raises EngineError."""
     name = job.spec.model
     if not is_converted(name, cache_dir, job.base):
-        say(f"converting {name} (once) …")
+        say(f"converting {name} (once)")
     files = resolve_model(name, cache_dir, job.base)
-    say(f"loading {name} …")
+    say(f"loading {name}")
     config = engine_config(job.spec.engine, job.base)
     tokenizer = Tokenizer.load(files.path)
     core = EngineCore(load_model(files.path, config), config, tokenizer.eos_token_ids)

@@ -37,7 +37,9 @@ class LeaseKeeper:
         self._data = data
         self._lease: WorkerLease | None = None
         self._clock_offset_ms = 0
-        self._stop = threading.Event()
+        self._untold: dict[str, Any] | None = None
+        self._stopping = False
+        self._wake = threading.Event()
         self._thread = threading.Thread(target=self._run, name="lease-beat", daemon=True)
 
     @property
@@ -78,17 +80,29 @@ class LeaseKeeper:
 
     def stop(self) -> None:
         """End the beat thread."""
-        self._stop.set()
+        self._stopping = True
+        self._wake.set()
+
+    def tell(self, progress: dict[str, Any]) -> None:
+        """Append a `progress` with the next beat, which comes at once: for a worker that cannot flush yet."""
+        self._untold = progress
+        self._wake.set()
 
     def _run(self) -> None:
         next_beat = time.monotonic() + BEAT_MS / 1000
-        while not self._stop.wait(min(LOOK_S, BEAT_MS / 1000)):
-            is_due = time.monotonic() >= next_beat
-            lease = self.lease
+        while True:
+            self._wake.wait(min(LOOK_S, BEAT_MS / 1000))
+            if self._stopping:
+                return
+            self._wake.clear()
+            lease, told = self.lease, self._untold
+            is_due = told is not None or time.monotonic() >= next_beat
             try:
-                reply = self._log.beat(lease) if is_due else self._log.standing()
+                reply = self._log.beat(lease, told) if is_due else self._log.standing()
             except SinkError:
                 continue  # the writer meets the same outage and has the patience for it
+            if self._untold is told:
+                self._untold = None
             self.observe(reply)
             if is_due:
                 next_beat = time.monotonic() + BEAT_MS / 1000

@@ -175,9 +175,10 @@ class JobLog:
         """Acquire the worker's lease; the reply has `epoch` and the ranges still `held` by this worker."""
         return self._call("join", [worker, token, encode_json(data)], worker)
 
-    def beat(self, lease: WorkerLease) -> Reply:
-        """Renew the lease."""
-        return self._call("beat", [lease.epoch, lease.token], lease.worker)
+    def beat(self, lease: WorkerLease, progress: dict[str, Any] | None = None) -> Reply:
+        """Renew the lease; `progress` is appended as an event, while the worker cannot flush."""
+        told = [] if progress is None else [lease.worker, encode_json(progress)]
+        return self._call("beat", [lease.epoch, lease.token, *told], lease.worker)
 
     def claim(self, lease: WorkerLease, known: Sequence[str], avoid: Sequence[str] = ()) -> Reply:
         """Take one range: an orphaned one first, else a fresh one.

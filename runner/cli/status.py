@@ -11,10 +11,6 @@ from streamrunner.runner.cli.common import FoundJob, Where, found_job, where_opt
 from streamrunner.runner.terminal import clean
 from streamrunner.runner.units import format_seconds
 
-# A worker's newest progress is about a second old. More entries than this a second are not waited for.
-_PAGE = 256
-_MAX_PAGES = 40
-
 
 @click.command()
 @click.argument("job", default="last")
@@ -32,7 +28,7 @@ def status(where: Where, job: str, as_json: bool) -> None:
 
     with found_job(where, job) as found:
         meta = found.directory.meta(found.pointer.job_id)
-        summary = summarize(found.pointer, meta, _newest_progress(found, _living(found, meta)))
+        summary = summarize(found.pointer, meta, _newest_progress(meta, _living(found, meta)))
     if as_json:
         click.echo(json.dumps(summary, ensure_ascii=False))
         return
@@ -74,20 +70,6 @@ def _living(found: FoundJob, meta: dict[str, str]) -> list[str]:
     return [name for name in names if found.reader.exists(found.keys.lease(name))]
 
 
-def _newest_progress(found: FoundJob, living: list[str]) -> dict[str, dict[str, Any]]:
-    """The newest `progress` of each living worker; {} for one that has not said anything of late."""
-    from streamrunner.sinks.wire import parse_log_entry
-
-    newest: dict[str, dict[str, Any]] = {}
-    before = "+"
-    for _ in range(_MAX_PAGES):
-        page = found.reader.xrevrange(found.keys.log, max=before, count=_PAGE) if len(newest) < len(living) else []
-        for raw_id, fields in page:
-            worker = fields[b"by"].decode()
-            if worker in living and fields[b"type"] in (b"progress", b"worker.joined"):
-                entry = parse_log_entry(raw_id, fields)
-                newest.setdefault(worker, entry.data if entry.type == "progress" else {})
-        if len(page) < _PAGE:
-            break
-        before = f"({page[-1][0].decode()}"
-    return {name: newest.get(name, {}) for name in living}
+def _newest_progress(meta: dict[str, str], living: list[str]) -> dict[str, dict[str, Any]]:
+    """The newest `progress` of each living worker; {} for one that has not said anything."""
+    return {name: json.loads(meta.get(f"p:{name}", "{}")) for name in living}

@@ -7,8 +7,12 @@ import pytest
 
 from streamrunner.runner import lease as lease_module
 from streamrunner.runner.lease import LeaseKeeper, new_worker_id
+from streamrunner.runner.phase import phase_progress
+from streamrunner.sinks.events import validate_event
 from streamrunner.sinks.keys import JobKeys
 from streamrunner.sinks.log import JobLog
+from streamrunner.sinks.reader import read_log
+from streamrunner.sinks.wire import decode_json
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -76,3 +80,27 @@ def test_leaving_gives_the_lease_back(keeper: LeaseKeeper, log_server: LogServer
     keeper.leave(log, "SIGTERM")
     client: Any = log_server.client()
     assert not client.exists(keys.lease("w1"))
+
+
+def test_a_phase_is_told_at_once_and_once(
+    keeper: LeaseKeeper, log_server: LogServer, keys: JobKeys, eventually: Callable[..., None]
+) -> None:
+    keeper.join(JobLog(log_server, keys, "w1"))
+    keeper.tell(phase_progress("loading the model"))
+    client: Any = log_server.client()
+    said = {"by": "w1", "data": phase_progress("loading the model")}
+
+    def told() -> list[dict[str, Any]]:
+        return [{"by": one.by, "data": one.data} for one in read_log(client, keys) if one.type == "progress"]
+
+    eventually(lambda: told() == [said])
+    client.pexpire(keys.lease("w1"), 1000)
+    eventually(lambda: client.pttl(keys.lease("w1")) > 10_000)  # more beats came
+    assert told() == [said]
+    assert decode_json(client.hget(keys.meta, "p:w1")) == said["data"]
+    keeper.leave(JobLog(log_server, keys, "w1"), "test")
+    assert client.hget(keys.meta, "p:w1") is None
+
+
+def test_a_phase_is_a_progress_event_of_the_vocabulary() -> None:
+    validate_event("progress", phase_progress("loading"))

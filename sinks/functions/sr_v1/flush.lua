@@ -61,7 +61,12 @@ local function acknowledge_full(job, ranges)
 end
 
 local function write_events(job, worker, args, first, count)
-  for i = 0, count - 1 do append(job, args[first + 2 * i], worker, args[first + 2 * i + 1]) end
+  for i = 0, count - 1 do
+    local kind, data = args[first + 2 * i], args[first + 2 * i + 1]
+    append(job, kind, worker, data)
+    -- The newest one beside the counters, so that a status need not look for it in the log.
+    if kind == 'progress' then set(job, 'p:' .. worker, data) end
+  end
 end
 
 local function write_terminals(job, worker, terminals)

@@ -42,12 +42,21 @@ local function join(keys, args)
 end
 
 ---------------------------------------------------------------------------------------------------
--- beat   ARGV epoch token      OK | EXPIRED | FENCED
+-- beat   ARGV epoch token [worker progress]      OK | EXPIRED | FENCED
+-- progress: what the worker does while it cannot flush, as the data of such an event.
 ---------------------------------------------------------------------------------------------------
 local function beat(keys, args)
+  local worker, progress = args[3], args[4]
+  if progress then object(progress, 'progress') end
   local job = open(keys)
   local fault = lease_fault(job, args[1], args[2])
-  if not fault then redis.call('PEXPIRE', keys[7], LEASE_MS) end
+  if not fault then
+    redis.call('PEXPIRE', keys[7], LEASE_MS)
+    if progress and not ENDED[job.status] then
+      append(job, 'progress', worker, progress)
+      set(job, 'p:' .. worker, progress)
+    end
+  end
   return reply(standing(job, fault or 'OK'))
 end
 
@@ -56,6 +65,7 @@ local function mark_lost(job, worker, by, reason)
   if redis.call('EXISTS', job.lease_prefix .. worker) == 1 then return end
   append(job, 'worker.lost', by, cjson.encode({worker = worker, reason = reason}))
   set(job, 'w:' .. worker, 'lost')
+  redis.call('HDEL', job.keys[6], 'p:' .. worker)
 end
 
 ---------------------------------------------------------------------------------------------------
@@ -71,6 +81,7 @@ local function leave(keys, args)
   append(job, 'worker.preempted', worker, cjson.encode({worker = worker, reason = reason}))
   redis.call('DEL', keys[7])
   set(job, 'w:' .. worker, 'left')
+  redis.call('HDEL', keys[6], 'p:' .. worker)
   return reply(standing(job, 'OK'))
 end
 
