@@ -18,11 +18,8 @@ from streamrunner.runner.exporter import Exporter
 from streamrunner.runner.fingerprint import numerics_fingerprint
 from streamrunner.runner.lease import LeaseKeeper, new_worker_id
 from streamrunner.runner.outage import OutageTeller
-<<<<<<< HEAD
-from streamrunner.runner.settle import settle
-=======
 from streamrunner.runner.phase import phase_progress
->>>>>>> ae7c81f (Tell in the log what a worker does before its first token; status takes the newest progress from the counters)
+from streamrunner.runner.settle import settle
 from streamrunner.runner.watcher import Watcher, live_workers
 from streamrunner.sinks.directory import JobDirectory
 from streamrunner.sinks.errors import SinkError
@@ -256,18 +253,13 @@ class WorkerPart:
         engine = start_engine(self._job, self._options.data_dir / "cache", self._say_phase)
         if self._stop.is_set() or self._is_abandoned:
             return
-<<<<<<< HEAD
-        self.phase = "reading the prompts"
+        self.phase = "compiling, and reading the first prompts"
+        self._lease.tell(phase_progress(self.phase))
         self._worker = worker = engine.worker(
             self._job, log, self._server.client(), self._lease, self._stop.is_set, self._display.say
         )
         if self._leaves_early:
             worker.leave_early()
-=======
-        self.phase = "compiling, and reading the first prompts"
-        self._lease.tell(phase_progress(self.phase))
-        worker = engine.worker(self._job, log, self._server.client(), self._lease, self._stop.is_set, self._display.say)
->>>>>>> ae7c81f (Tell in the log what a worker does before its first token; status takes the newest progress from the counters)
         outcome = worker.run(joined)
         if not worker.stalled:
             engine.close()
