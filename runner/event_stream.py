@@ -82,6 +82,7 @@ class WatchOptions:
     follow: bool = True
     worker_timeout_s: float | None = ABANDONED_S
     log_timeout_s: float = 600.0
+    timeout_s: float | None = None
 
 
 class _Plan:
@@ -94,22 +95,34 @@ class _Plan:
         self._view = view
         self._options = options
         self._over = False
+        self._deadline = None if options.timeout_s is None else time.monotonic() + options.timeout_s
         self._has_idled = False
         self._said_ended = False
         self._seen_alive = time.monotonic()
 
     def next_events(self) -> Doing[list[Event]]:
         """The next events; empty once there is no more to come."""
-        while not self._over:
-            waits = self._options.follow and self._has_idled and not self._said_ended
-            events = yield from self.follower.next_page(_BLOCK_MS if waits else None)
-            if events:
+        while not self._over and not self._timed_out():
+            events = yield from self.follower.next_page(self._block_ms())
+            if not self.follower.is_idle:
                 self._said_ended, self._seen_alive = False, time.monotonic()
-                return events
+                if events:
+                    return events
+                continue
             yield from self._idle()
             if self.end is not None and self._view.wants(self.end.type):
                 return [self.end]
         return []
+
+    def _block_ms(self) -> int | None:
+        """How long to wait for the next entry: not at all before the end of the log has been seen once."""
+        if not (self._options.follow and self._has_idled) or self._said_ended:
+            return None
+        left_ms = _BLOCK_MS if self._deadline is None else int((self._deadline - time.monotonic()) * 1000)
+        return max(1, min(_BLOCK_MS, left_ms))
+
+    def _timed_out(self) -> bool:
+        return self._deadline is not None and time.monotonic() >= self._deadline
 
     def _idle(self) -> Doing[None]:
         """Nothing more to read: find out whether there ever will be."""
@@ -261,6 +274,7 @@ def watch(
     follow: bool = True,
     worker_timeout_s: float | None = ABANDONED_S,
     log_timeout_s: float = 600.0,
+    timeout_s: float | None = None,
     redis_url: str | None = None,
     data_dir: str | os.PathLike[str] | None = None,
 ) -> Watch:
@@ -274,11 +288,12 @@ def watch(
     follow: False stops at the log's present end instead of waiting.
     worker_timeout_s: stop (`ended.abandoned`) when no worker has held the unfinished job for so long; None: never.
     log_timeout_s: raise LogUnreachable when the server has been away for so long.
+    timeout_s: stop after this time in any case (then `end` is None); None: never.
     redis_url, data_dir: where the log is, as for `runner`; RUNNER_REDIS_URL and RUNNER_DATA_DIR otherwise.
 
     Raises SinkError: `job_not_found`, `job_ambiguous`, `bad_cursor`, `log_unreachable`, `log_denied`.
     """
-    options = WatchOptions(since, snapshot, follow, worker_timeout_s, log_timeout_s)
+    options = WatchOptions(since, snapshot, follow, worker_timeout_s, log_timeout_s, timeout_s)
     return Watch(_source(job, redis_url, data_dir), View(types, rows, tokens=tokens), options)
 
 
@@ -293,11 +308,12 @@ def awatch(
     follow: bool = True,
     worker_timeout_s: float | None = ABANDONED_S,
     log_timeout_s: float = 600.0,
+    timeout_s: float | None = None,
     redis_url: str | None = None,
     data_dir: str | os.PathLike[str] | None = None,
 ) -> AsyncWatch:
     """`watch` for an event loop: `async for event in awatch(job)`, with the same arguments and events."""
-    options = WatchOptions(since, snapshot, follow, worker_timeout_s, log_timeout_s)
+    options = WatchOptions(since, snapshot, follow, worker_timeout_s, log_timeout_s, timeout_s)
     return AsyncWatch(_source(job, redis_url, data_dir), View(types, rows, tokens=tokens), options)
 
 

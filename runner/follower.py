@@ -69,7 +69,8 @@ class Life(NamedTuple):
 class Follower:
     """Where one reader of one job stands.
 
-    `state` is folded from what was read; with a `cursor` it stays empty, since half a log is no state.
+    `state` is folded from what was read; with a `cursor` it stays empty, since half a log is no state. `is_idle`: whether
+    the last page was empty because there was nothing to read; the filter can leave nothing of a page, too.
     patience_s: how long an unreachable log is borne. should_stop is asked between tries; then a page is empty.
     any_version: leave out what this release cannot read, with a notice, instead of raising SinkError (`log_conflict`).
     """
@@ -86,6 +87,7 @@ class Follower:
         should_stop: Callable[[], bool] = lambda: False,
     ) -> None:
         self.state = JobState()
+        self.is_idle = False
         self._keys = keys
         self._view = view
         self._any_version = any_version
@@ -105,7 +107,11 @@ class Follower:
         return self._merge.cursor
 
     def next_page(self, block_ms: int | None) -> Doing[list[Event]]:
-        """The next events; empty when there are none (within block_ms, if given). Raises LogUnreachable, SinkError."""
+        """The next events; empty when there are none (within block_ms, if given) or the filter leaves none of them.
+
+        Raises LogUnreachable, SinkError.
+        """
+        self.is_idle = False
         while True:
             try:
                 events = yield from self._next_page(block_ms)
@@ -114,6 +120,7 @@ class Follower:
                 if resync is not None:
                     return [self._start_over(resync)]
                 if self._should_stop():
+                    self.is_idle = True
                     return []
             else:
                 self._failures = 0
@@ -139,16 +146,14 @@ class Follower:
             return [self._start_over(resync)]
         if self._snapshot_due:
             return (yield from self._take_snapshot())
-        while True:
-            if not self._items:
-                limit = _PAYLOAD_PAGE if self._view.payloads else PAGE
-                self._items = yield from ask_for_entries(self._keys, self._merge, block_ms, limit)
-            wanted = [item.entry for item in self._items if self._view.wants_payload(item.entry)]
-            payloads = (yield from ask_for_payloads(self._keys, wanted)) if wanted else {}
-            items, self._items = self._items, []
-            events = [event for item in items if (event := self._deliver(item, payloads))]
-            if events or not items:
-                return events
+        if not self._items:
+            limit = _PAYLOAD_PAGE if self._view.payloads else PAGE
+            self._items = yield from ask_for_entries(self._keys, self._merge, block_ms, limit)
+        wanted = [item.entry for item in self._items if self._view.wants_payload(item.entry)]
+        payloads = (yield from ask_for_payloads(self._keys, wanted)) if wanted else {}
+        items, self._items = self._items, []
+        self.is_idle = not items
+        return [event for item in items if (event := self._deliver(item, payloads))]
 
     # ── beginning ───────────────────────────────────────────────────────────────────────────────────────────────────
 

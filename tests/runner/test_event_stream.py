@@ -285,3 +285,10 @@ def test_events_and_watch_of_the_command_line_read_the_same(
     code, states = runner("watch", "last", "--json")
     assert code == 0
     assert states[-1]["status"] == "cancelled"
+
+
+def test_a_watch_can_be_given_a_time(job: RawJob) -> None:
+    job.join()
+    watched = job.watch(timeout_s=0.2, types=["job.submitted"])
+    assert shown(watched) == ["job.submitted"]
+    assert watched.end is None
