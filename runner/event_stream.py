@@ -115,8 +115,8 @@ class _Plan:
         return []
 
     def _block_ms(self) -> int | None:
-        """How long to wait for the next entry: not at all before the end of the log has been seen once."""
-        if not (self._options.follow and self._has_idled) or self._said_ended:
+        """How long to wait for the next entry: not at all before the log has been read up once, or behind its end."""
+        if not (self._options.follow and self._has_idled) or self._said_ended or self.follower.at_end:
             return None
         left_ms = _BLOCK_MS if self._deadline is None else int((self._deadline - time.monotonic()) * 1000)
         return max(1, min(_BLOCK_MS, left_ms))

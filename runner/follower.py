@@ -69,10 +69,11 @@ class Life(NamedTuple):
 class Follower:
     """Where one reader of one job stands.
 
-    `state` is folded from what was read; with a `cursor` it stays empty, since half a log is no state. `is_idle`: whether
-    the last page was empty because there was nothing to read; the filter can leave nothing of a page, too.
-    patience_s: how long an unreachable log is borne. should_stop is asked between tries; then a page is empty.
-    any_version: leave out what this release cannot read, with a notice, instead of raising SinkError (`log_conflict`).
+    `state` is folded from what was read; with a `cursor` it stays empty, since half a log is no state. `is_idle`:
+    whether the last page was empty because there was nothing to read; the filter can leave nothing of a page, too.
+    `at_end`: whether the last entry of the log that was read is `job.ended`. patience_s: how long an unreachable log is
+    borne. should_stop is asked between tries; then a page is empty. any_version: leave out what this release cannot
+    read, with a notice, instead of raising SinkError (`log_conflict`).
     """
 
     def __init__(
@@ -88,6 +89,7 @@ class Follower:
     ) -> None:
         self.state = JobState()
         self.is_idle = False
+        self.at_end = False
         self._keys = keys
         self._view = view
         self._any_version = any_version
@@ -179,7 +181,7 @@ class Follower:
             for worker in self.state.workers:
                 num_trimmed, _ = yield from ask_for_trimmed(self._keys, worker)
                 merge.start_at(worker, num_trimmed)
-        self._merge, self._snapshot_due = merge, False
+        self._merge, self._snapshot_due, self.at_end = merge, False, self.state.ended
         data = state_as_json(self._keys.job_id, self.state)
         return [
             SnapshotEvent(
@@ -207,6 +209,8 @@ class Follower:
         elif isinstance(entry, StepEntry) and self._starts_with_snapshot:
             # The snapshot counts rows that had ended by then; their tokens are no news.
             entry = entry._replace(deltas=[one for one in entry.deltas if self._is_open(one.row)])
+        if isinstance(entry, LogEntry):
+            self.at_end = entry.type == "job.ended"
         self._fold(entry)
         payload = payloads.get(entry.id) if isinstance(entry, LogEntry) else None
         return self._view.event(entry, item.cursor, payload)

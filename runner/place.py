@@ -26,9 +26,13 @@ class Place(NamedTuple):
 
     @classmethod
     def of(cls, redis_url: str | None, data_dir: str | os.PathLike[str] | None) -> Place:
-        """What was given, else RUNNER_REDIS_URL and RUNNER_DATA_DIR, else the private server of the XDG data home."""
-        folder = data_dir or os.environ.get("RUNNER_DATA_DIR")
-        return cls(redis_url or os.environ.get("RUNNER_REDIS_URL") or None, Path(folder or default_data_dir()))
+        """What was given, else RUNNER_REDIS_URL and RUNNER_DATA_DIR, else config.yaml, else the XDG data home."""
+        from streamrunner.runner.cli.config import default_map
+
+        config = default_map(None)
+        folder = data_dir or os.environ.get("RUNNER_DATA_DIR") or config.get("data_dir")
+        url = redis_url or os.environ.get("RUNNER_REDIS_URL") or config.get("redis_url")
+        return cls(url or None, Path(folder or default_data_dir()))
 
     def open(self) -> LogServer:
         """The log's server. Raises SinkError."""

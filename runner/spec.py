@@ -279,11 +279,16 @@ def load_spec(path: Path) -> JobSpec:
     """
     data = read_yaml(path)
     data.setdefault("name", path.stem)
+    return check_spec(data, path.name)
+
+
+def check_spec(data: dict[str, Any], where: str) -> JobSpec:
+    """Check what a job file holds. Raises RunnerError (`unknown_key`, `invalid_spec`) that names `where`."""
     try:
         return JobSpec.model_validate(data)
     except ValidationError as error:
         code, sentences = describe_problems(error, JobSpec)
-        raise RunnerError(code, f"{path.name}: {'; '.join(sentences)}") from error
+        raise RunnerError(code, f"{where}: {'; '.join(sentences)}") from error
 
 
 def _problem(section: str, error: EngineError) -> PydanticCustomError:

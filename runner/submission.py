@@ -54,6 +54,16 @@ class Request:
     force_new: bool
 
 
+def make_request(spec_path: Path, spec: JobSpec, data_dir: Path, *, force_new: bool = False) -> Request:
+    """Check every row of a spec's input and say what the job is. Raises as `scan_input` and `make_identity` do."""
+    from streamrunner.runner.identity import make_identity
+    from streamrunner.runner.inputs import scan_input
+
+    scan = scan_input(spec, spec_path.parent, data_dir)
+    identity = make_identity(spec, scan, data_dir / "cache", spec_path.parent)
+    return Request(spec_path.resolve(), spec, scan, identity, force_new)
+
+
 class Submitter:
     """Finds or makes the job of a request."""
 

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import click
 
+from streamrunner.runner.place import PREFIX, default_data_dir
+
 if TYPE_CHECKING:
     from streamrunner.sinks.directory import JobDirectory, JobPointer
     from streamrunner.sinks.keys import JobKeys
     from streamrunner.sinks.server import LogServer
 
 F = TypeVar("F", bound=Callable[..., Any])
-
-PREFIX = "sr"
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,12 +61,6 @@ def no_color_option(command: F) -> F:
     return option(command)
 
 
-def default_data_dir() -> Path:
-    """`$XDG_DATA_HOME/streamrunner`."""
-    home = os.environ.get("XDG_DATA_HOME") or str(Path.home() / ".local" / "share")
-    return Path(home) / "streamrunner"
-
-
 @dataclass(frozen=True, slots=True)
 class FoundJob:
     """A job that a verb was asked about; `reader` makes short reads without importing redis-py."""
@@ -93,6 +87,7 @@ def opened(where: Where) -> Iterator[LogServer]:
 @contextmanager
 def found_job(where: Where, wanted: str) -> Iterator[FoundJob]:
     """The job that `wanted` means; it is ended first if its time was over."""
+    from streamrunner.runner.control import Controller
     from streamrunner.sinks.directory import JobDirectory
     from streamrunner.sinks.keys import JobKeys
 
@@ -101,29 +96,5 @@ def found_job(where: Where, wanted: str) -> Iterator[FoundJob]:
         directory = JobDirectory(reader, PREFIX)
         pointer = directory.find(wanted)
         found = FoundJob(pointer, JobKeys(pointer.job_id, PREFIX), reader, directory, server)
-        _settle(found)
+        Controller(server, found.keys, "cli").settle()
         yield found
-
-
-def has_live_worker(found: FoundJob) -> bool:
-    """Whether a worker holds the job."""
-    meta = found.directory.meta(found.pointer.job_id)
-    names = [name[2:] for name, value in meta.items() if name.startswith("w:") and value == "joined"]
-    return any(found.reader.exists(found.keys.lease(name)) for name in names)
-
-
-def _settle(found: FoundJob) -> None:
-    """A job that ought to have ended, and has no worker to do it, is ended by whoever looks at it."""
-    meta = found.directory.meta(found.pointer.job_id)
-    if meta.get("status") != "cancelling" and meta.get("limits", "{}") == "{}":
-        return
-    from streamrunner.runner.settle import settle
-    from streamrunner.sinks.errors import SinkError
-    from streamrunner.sinks.log import JobLog
-
-    client: Any = found.server.client()
-    try:
-        now_ms = int(client.time()[0]) * 1000
-        settle(meta, now_ms, lambda: has_live_worker(found), lambda: JobLog(found.server, found.keys, "cli"))
-    except SinkError:
-        return  # it may only read, or the log is away: the verb itself says so if that matters

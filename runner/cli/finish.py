@@ -63,7 +63,7 @@ class JobName(click.types.StringParamType):
 
 
 def _known_jobs(ctx: click.Context) -> list[tuple[str, str]]:
-    from streamrunner.runner.cli.common import PREFIX
+    from streamrunner.runner.place import PREFIX
     from streamrunner.sinks.directory import JobDirectory
 
     reader = _reader(_where(ctx))
@@ -73,8 +73,9 @@ def _known_jobs(ctx: click.Context) -> list[tuple[str, str]]:
 
 
 def _where(ctx: click.Context) -> Where:
-    from streamrunner.runner.cli.common import Where, default_data_dir
+    from streamrunner.runner.cli.common import Where
     from streamrunner.runner.cli.config import default_map
+    from streamrunner.runner.place import default_data_dir
 
     options = {param.name: param for param in ctx.command.params}
     settings = {**default_map(None), **{name: value for name, value in ctx.params.items() if value}}

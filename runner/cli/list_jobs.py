@@ -6,7 +6,8 @@ import json
 
 import click
 
-from streamrunner.runner.cli.common import PREFIX, Where, opened, where_options
+from streamrunner.runner.cli.common import Where, opened, where_options
+from streamrunner.runner.place import PREFIX
 from streamrunner.runner.terminal import clean
 
 

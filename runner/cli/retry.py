@@ -26,13 +26,12 @@ def retry(where: Where, job: str, codes: str, rows: str, as_json: bool) -> None:
     runner retry last --codes nan_logits,batch_expired
     runner retry last --rows 17,40-49
     """
-    from streamrunner.runner.retry import Retrier, Wanted
-    from streamrunner.sinks.log import JobLog
+    from streamrunner.runner.control import Controller
+    from streamrunner.runner.retry import Wanted
 
     wanted = Wanted(frozenset(filter(None, codes.replace(" ", "").split(","))), parse_rows(rows))
     with found_job(where, job) as found:
-        log = JobLog(found.server, found.keys, "cli", patience_s=10.0)
-        count = Retrier(found.server.client(), found.keys, log).retry(wanted)
+        count = Controller(found.server, found.keys, "cli").retry(wanted)
         if as_json:
             click.echo(json.dumps({"id": found.pointer.job_id, "retried": count}))
         elif count:

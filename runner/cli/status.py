@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from streamrunner.runner.cli.common import FoundJob, Where, found_job, where_options
+from streamrunner.runner.cli.common import Where, found_job, where_options
 from streamrunner.runner.terminal import clean
 from streamrunner.runner.units import format_seconds
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 
 @click.command()
@@ -24,18 +27,17 @@ def status(where: Where, job: str, as_json: bool) -> None:
       runner status last
       runner status capitals --json | jq '.eta_s, .workers[].output_tokens_per_s'
     """
-    from streamrunner.runner.summary import summarize
+    from streamrunner.runner.job_status import read_status
 
     with found_job(where, job) as found:
-        meta = found.directory.meta(found.pointer.job_id)
-        summary = summarize(found.pointer, meta, _newest_progress(meta, _living(found, meta)))
+        summary = read_status(found.reader, found.keys, found.pointer.name).raw
     if as_json:
-        click.echo(json.dumps(summary, ensure_ascii=False))
+        click.echo(json.dumps(dict(summary), ensure_ascii=False))
         return
     _show(summary)
 
 
-def _show(one: dict[str, Any]) -> None:
+def _show(one: Mapping[str, Any]) -> None:
     counts = one["request_counts"]
     state = f"{one['status']} (paused)" if one["paused"] else one["status"]
     state += f": {clean(one['reason'])}" if one["reason"] else ""
@@ -50,7 +52,7 @@ def _show(one: dict[str, Any]) -> None:
         _show_now(one)
 
 
-def _show_now(one: dict[str, Any]) -> None:
+def _show_now(one: Mapping[str, Any]) -> None:
     eta = "unknown yet" if one["eta_s"] is None else f"~{format_seconds(one['eta_s'])}"
     rates = f"{one['rows_per_s']:.3g} rows/s, {one['output_tokens_per_s']:.4g} tok/s"
     workers = one["workers"]
@@ -63,13 +65,3 @@ def _show_now(one: dict[str, Any]) -> None:
         click.echo(
             f"  {worker['id']}  {worker['phase'] or 'starting'}" + ("" if rate is None else f"  {rate:.4g} tok/s")
         )
-
-
-def _living(found: FoundJob, meta: dict[str, str]) -> list[str]:
-    names = [name[2:] for name, value in meta.items() if name.startswith("w:") and value == "joined"]
-    return [name for name in names if found.reader.exists(found.keys.lease(name))]
-
-
-def _newest_progress(meta: dict[str, str], living: list[str]) -> dict[str, dict[str, Any]]:
-    """The newest `progress` of each living worker; {} for one that has not said anything."""
-    return {name: json.loads(meta.get(f"p:{name}", "{}")) for name in living}

@@ -55,22 +55,18 @@ def submit(where: Where, spec: Path, force_new: bool, quiet: bool, as_json: bool
 
 
 def _request(path: Path, where: Where, force_new: bool, display: Display) -> Request:
-    from streamrunner.runner.identity import make_identity
-    from streamrunner.runner.inputs import scan_input
     from streamrunner.runner.spec import load_spec
-    from streamrunner.runner.submission import Request
+    from streamrunner.runner.submission import make_request
 
-    spec = load_spec(path)
-    scan = scan_input(spec, path.parent, where.data_dir)
+    request = make_request(path, load_spec(path), where.data_dir, force_new=force_new)
+    scan = request.scan
     for notice in scan.notices:
         display.say(f"note: {notice}")
     for error in scan.errors[:_SHOWN_ERRORS]:
         display.say(f"{error.where}: {error.message} [{error.code}]")
     if scan.num_errors:
         display.say(f"{scan.num_errors} of {scan.rows} rows cannot run; each becomes a failed row with its reason")
-    return Request(
-        path.resolve(), spec, scan, make_identity(spec, scan, where.data_dir / "cache", path.parent), force_new
-    )
+    return request
 
 
 def _run(

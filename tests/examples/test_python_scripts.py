@@ -17,6 +17,7 @@ from streamrunner.sinks.log import Flush, JobLog, WorkerLease
 if TYPE_CHECKING:
     from streamrunner.sinks.embedded.server import EmbeddedServer
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
 FOLDER = Path(__file__).resolve().parents[2] / "examples" / "python"
 
 
@@ -51,3 +52,14 @@ def test_follow(ended_job: str, data_dir: Path) -> None:
     assert "0.0: 'The'" in shown
     assert "0.0: 'The end'" in shown
     assert shown[-1].strip() == "ended"
+
+
+def test_submit_then_dashboard(data_dir: Path, tmp_path: Path) -> None:
+    from tiny_model import save_tiny_model
+
+    shown = run("submit.py", data_dir, str(save_tiny_model(tmp_path)))
+    assert [line.split()[0] for line in shown[:-1]] == ["France", "Japan", "Peru"]
+    assert shown[-1].endswith("completed, 3 completed of 3>")
+    looked = run("dashboard.py", data_dir, "capitals")
+    assert {"France done", "Japan done", "Peru done"} <= set(looked)
+    assert looked[-1] == shown[-1]

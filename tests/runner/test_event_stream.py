@@ -174,6 +174,16 @@ def test_a_newer_writers_events_and_fields_pass_and_newer_versions_are_told_once
 # ── the end ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
+def test_the_end_is_told_at_once(job: RawJob, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(event_stream, "_BLOCK_MS", 60_000)
+    job.join()
+    watched = job.watch(types=["ended", "notice"])
+    threading.Timer(0.1, job.flush).start()
+    assert next(watched).type == "notice"
+    threading.Timer(0.1, job.cancel).start()
+    assert next(watched).type == "ended"
+
+
 def test_a_job_that_nobody_holds_any_more_ends_the_watch(job: RawJob) -> None:
     job.join()
     job.leave()
