@@ -6,6 +6,7 @@ exporter that starts reads the log from the beginning, puts the output right (`s
 
 from __future__ import annotations
 
+import errno
 import threading
 from typing import TYPE_CHECKING
 
@@ -28,6 +29,7 @@ _RETRY_S = 0.5
 _DISK_RETRY_S = 5.0
 # Faults of an output that an attempt later may not meet.
 _PASSING = frozenset({"output_changed", "output_unwritable"})
+_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
 class Exporter:
@@ -51,18 +53,31 @@ class Exporter:
             raise self._unwritable(error) from error
         self._thread.start()
 
-    def finish(self, timeout_s: float = 60.0) -> None:
+    @property
+    def running(self) -> bool:
+        """Whether the thread is at work."""
+        return self._thread.is_alive()
+
+    def ask_to_finish(self) -> None:
+        """Let the thread write what the log holds by now, and end."""
+        self._finish.set()
+
+    def fault_at_end(self) -> SinkError | RunnerError | None:
+        """What kept the output from being complete: the disk, a lost log, an input that is gone, or too little time."""
+        if self.fault is None and self.running:
+            return SinkError(
+                "output_unfinished", f"{self.place} is behind the log: run the same command again to complete it"
+            )
+        return self.fault
+
+    def finish(self) -> None:
         """Write what the log holds by now, and stop. Raises SinkError if the output could not be written, and
         RunnerError if the input is gone that names the rows which share their job's ending.
         """
-        self._finish.set()
-        self._thread.join(timeout_s)
-        if self.fault is not None:
-            raise self.fault
-        if self._thread.is_alive():
-            raise SinkError(
-                "output_unfinished", f"{self.place} is behind the log: run the same command again to complete it"
-            )
+        self.ask_to_finish()
+        self._thread.join()
+        if fault := self.fault_at_end():
+            raise fault
 
     def _run(self) -> None:
         try:
@@ -90,10 +105,16 @@ class Exporter:
             self._finish.wait(_DISK_RETRY_S)
 
     def _unwritable(self, error: OSError) -> SinkError:
+        safe = "Its results are safe in the log"
+        if error.errno in _FULL:
+            return SinkError(
+                "output_disk_full",
+                f"{self.place} is incomplete: {error.strerror}. {safe}: make room and run the same command again",
+            )
         return SinkError(
             "output_unwritable",
-            f"{self.place} cannot be written: {error.strerror}. Its results are safe in the log: make room, or give "
-            "`outputs` another path, and run the same command again",
+            f"{self.place} cannot be written: {error.strerror}. {safe}: mend that, or give `outputs` another path, and "
+            "run the same command again",
         )
 
     def _follow(self, target: AppendFile | PartsFolder) -> None:

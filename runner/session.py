@@ -14,7 +14,7 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from streamrunner.runner.exporter import Exporter
+from streamrunner.runner.exports import Exports
 from streamrunner.runner.fingerprint import numerics_fingerprint
 from streamrunner.runner.lease import LeaseKeeper, new_worker_id
 from streamrunner.runner.outage import OutageTeller
@@ -81,15 +81,13 @@ class Session:
         return self._watcher.state
 
     def export(self) -> None:
-        """Complete the output files from the log alone."""
-        for exporter in self._started_exporters():
-            exporter.finish()
+        """Complete the outputs from the log alone."""
+        exports = Exports(self._job, self._server)
+        exports.start()
+        exports.finish(self._time_to_stop)
 
-    def _started_exporters(self) -> list[Exporter]:
-        exporters = [Exporter(self._job, self._server, output) for output in self._job.spec.outputs]
-        for exporter in exporters:
-            exporter.start()
-        return exporters
+    def _time_to_stop(self) -> float | None:
+        return STOP_S if self._stop.is_set() else None
 
     # ── watching ────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -117,17 +115,16 @@ class Session:
 
     def _export_if_free(self) -> None:
         """The worker may have died between the job's end and the last line of its output."""
-        try:
-            self.export()
-        except SinkError as error:
-            if error.code != "output_locked":
-                raise
+        exports = Exports(self._job, self._server)
+        exports.start_free()
+        exports.finish(self._time_to_stop)
 
     # ── working ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _work(self) -> bool:
         """Be the worker; True if the job was paused under it."""
-        exporters = self._started_exporters()
+        exports = Exports(self._job, self._server)
+        exports.start()
         part = WorkerPart(self._job, self._server, self._options, self._stop, self._display)
         part.start()
         while part.running:
@@ -142,8 +139,7 @@ class Session:
         part.settle()
         self._settle()
         self._catch_up()
-        for exporter in exporters:
-            exporter.finish(STOP_S if self._stop.is_set() else 60.0)
+        exports.finish(self._time_to_stop)
         return part.paused
 
     def _settle(self) -> None:

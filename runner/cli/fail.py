@@ -15,7 +15,12 @@ from streamrunner.sinks.errors import LogUnreachable, SinkError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-_INVALID = frozenset({"job_not_found", "job_ambiguous", "bad_cursor", "output_exists"})
+_INVALID = frozenset({
+    "job_not_found", "job_ambiguous", "bad_cursor", "output_exists", "output_locked", "output_unwritable",
+    "results_missing",
+})  # fmt: skip
+# The log has all results; the same command completes the output.
+_TO_BE_COMPLETED = frozenset({"output_unfinished", "output_changed", "output_disk_full"})
 
 
 def guarded(command: Callable[[], Any]) -> int:
@@ -42,6 +47,8 @@ def exit_code_of(error: Exception) -> int | None:
         return int(error.exit_code)
     if isinstance(error, LogUnreachable):
         return ExitCode.LOG_UNREACHABLE
+    if isinstance(error, SinkError) and error.code in _TO_BE_COMPLETED:
+        return ExitCode.STOPPED
     if isinstance(error, SinkError):
         return ExitCode.INVALID if error.code in _INVALID else ExitCode.LOG_UNREACHABLE
     # The engine's errors, recognised without importing the engine.

@@ -193,7 +193,7 @@ def test_a_disk_that_stays_full_is_told_and_the_next_run_completes_the_file(job:
         patch.setattr(AppendFile, "_write", refuse)
         with pytest.raises(SinkError, match=r"No space left on device.*run the same command again") as caught:
             export(job)
-    assert caught.value.code == "output_unwritable"
+    assert caught.value.code == "output_disk_full"
     export(job)
     assert names(job) == ["c0", "c1"]
 

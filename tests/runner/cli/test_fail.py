@@ -31,6 +31,7 @@ FORESEEN = [
     (LogUnreachable("no answer"), ExitCode.LOG_UNREACHABLE, "[log_unreachable]"),
     (SinkError("job_not_found", "no such job"), ExitCode.INVALID, "[job_not_found]"),
     (SinkError("output_exists", "holds something else"), ExitCode.INVALID, "[output_exists]"),
+    (SinkError("output_disk_full", "no room"), ExitCode.STOPPED, "[output_disk_full]"),
     (SinkError("data_dir_locked", "in use"), ExitCode.LOG_UNREACHABLE, "[data_dir_locked]"),
     (EngineError("model_not_found", "no such model"), ExitCode.INVALID, "[model_not_found]"),
     (redis.ConnectionError("refused"), ExitCode.LOG_UNREACHABLE, "[log_unreachable]"),
