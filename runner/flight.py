@@ -63,6 +63,7 @@ class RowRun:
     first_n: int | None = None
     constraints: Constraints | None = None
     prompt_logprobs: tuple[tuple[TokenLogprob, ...], ...] | None = None
+    num_cached_tokens: int = 0
 
     @property
     def place(self) -> RowPlace:

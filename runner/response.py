@@ -28,7 +28,7 @@ TokenText = Callable[[int], str]
 
 
 class Completed(NamedTuple):
-    """A response body as JSON, and its `usage`."""
+    """A response body as JSON, and the part of its `usage` that the event has too."""
 
     payload: bytes
     usage: dict[str, int]
@@ -51,7 +51,7 @@ def completed_payload(job: JobContext, run: RowRun, token_text: TokenText) -> Co
         "created": job.created_s,
         "model": job.spec.model,
         "choices": [make(index, choice, token_text) for index, choice in enumerate(run.choices)],
-        "usage": usage,
+        "usage": {**usage, "prompt_tokens_details": {"cached_tokens": run.num_cached_tokens}},
     }
     if run.prompt_logprobs is not None:
         scores = _prompt_logprobs(run.prompt_logprobs, token_text)

@@ -93,7 +93,7 @@ class Runs:
     def take_step(self, step: StepOutput) -> None:
         """Make text of what the engine brought, and hand it on."""
         processed = self._processor.process(step)
-        self._take_scores(step)
+        self._take_prompt_facts(step)
         for stopped in processed.aborts:
             self._loop.abort(stopped)
         for delta in processed.deltas:
@@ -147,10 +147,15 @@ class Runs:
         error = {"code": code, "message": message, "param": param}
         self._writer.fail(RowPlace(row, custom_id, claimed.attempt, claimed.range, claimed.claim), error)
 
-    def _take_scores(self, step: StepOutput) -> None:
+    def _take_prompt_facts(self, step: StepOutput) -> None:
         for one in step.outputs:
-            if one.prompt_logprobs is not None and one.request_id in self._by_request:
-                self._by_request[one.request_id][0].prompt_logprobs = one.prompt_logprobs
+            if one.num_cached_tokens is None and one.prompt_logprobs is None:
+                continue
+            run, index = self._by_request.get(one.request_id, (None, 0))
+            if run is not None and one.prompt_logprobs is not None:
+                run.prompt_logprobs = one.prompt_logprobs
+            if run is not None and one.num_cached_tokens is not None and index == 0:
+                run.num_cached_tokens = one.num_cached_tokens
 
     def _take_delta(self, delta: OutputDelta) -> None:
         run, index = self._by_request[delta.request_id]

@@ -22,6 +22,7 @@ class FlatResult(NamedTuple):
     text: str | None
     finish_reason: str | None
     prompt_tokens: int | None
+    cached_tokens: int | None
     completion_tokens: int | None
     error_code: str | None
     error_message: str | None
@@ -41,9 +42,14 @@ class _Choice(msgspec.Struct, frozen=True):
     finish_reason: str | None = None
 
 
+class _PromptDetails(msgspec.Struct, frozen=True):
+    cached_tokens: int | None = None
+
+
 class _Usage(msgspec.Struct, frozen=True):
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
+    prompt_tokens_details: _PromptDetails | None = None
 
 
 class _Error(msgspec.Struct, frozen=True):
@@ -60,7 +66,7 @@ class _Body(msgspec.Struct, frozen=True):
 _decode_body = msgspec.json.Decoder(_Body).decode
 _decode_error = msgspec.json.Decoder(_Error | None).decode
 _decode_text = msgspec.json.Decoder(str).decode
-_NO_CHOICE = _Choice()
+_NO_CHOICE, _NO_DETAILS = _Choice(), _PromptDetails()
 
 
 def flatten(owner: bytes, record: ResultRecord) -> FlatResult:
@@ -76,6 +82,7 @@ def flatten(owner: bytes, record: ResultRecord) -> FlatResult:
         text=choice.text if choice.message is None else choice.message.content,
         finish_reason=choice.finish_reason,
         prompt_tokens=body.usage.prompt_tokens,
+        cached_tokens=(body.usage.prompt_tokens_details or _NO_DETAILS).cached_tokens,
         completion_tokens=body.usage.completion_tokens,
         error_code=error.code,
         error_message=error.message,

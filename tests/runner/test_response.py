@@ -49,7 +49,7 @@ def run(kind: Any, *, logprobs: bool = False) -> RowRun:
                 (TokenLogprob(12, float("-inf"), 7), TokenLogprob(9, -0.1, 1)),
             ]
         choices.append(choice)
-    return RowRun(Row(3, "c", kind), "1-0", 1, 1, [1, 2, 3], SamplingParams(n=2), choices)
+    return RowRun(Row(3, "c", kind), "1-0", 1, 1, [1, 2, 3], SamplingParams(n=2), choices, num_cached_tokens=2)
 
 
 def text_of(token: int) -> str:
@@ -59,7 +59,8 @@ def text_of(token: int) -> str:
 def body(kind: str, **options: Any) -> dict[str, Any]:
     payload, usage = completed_payload(JOB, run(kind, **options), text_of)
     parsed: dict[str, Any] = json.loads(payload)
-    assert parsed["usage"] == usage == {"prompt_tokens": 3, "completion_tokens": 4, "total_tokens": 7}
+    assert usage == {"prompt_tokens": 3, "completion_tokens": 4, "total_tokens": 7}
+    assert parsed["usage"] == {**usage, "prompt_tokens_details": {"cached_tokens": 2}}
     return parsed
 
 
