@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from streamrunner.sinks.errors import SinkError
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
 LAST = "last"
 OPEN_STATUSES = ("validating", "in_progress", "cancelling")
 _STANDING = ("status", "paused", "priority", "limits", "clock", "completed", "failed", "completion_tokens")
+_SCAN_COUNT = 1_000
 
 
 class JobPointer(NamedTuple):
@@ -69,14 +71,37 @@ class JobDirectory:
         """Add the job to `sr:jobs`; a second pointer to one job is harmless."""
         self._client.xadd(jobs_key(self._prefix), {"job": job_id, "name": name})
 
+    def withdraw(self, job_id: str) -> None:
+        """Forget the submit key of a job, so that the next submit of its file makes a new one. Idempotent."""
+        for name in self._client.scan_iter(match=submit_key(self._prefix, "") + "*", count=_SCAN_COUNT):
+            with self._client.pipeline() as pipe:
+                pipe.watch(name)
+                if pipe.get(name) != job_id.encode():
+                    continue
+                pipe.multi()
+                pipe.delete(name)
+                with suppress(_watch_error()):  # somebody has just pointed it at another job
+                    pipe.execute()
+
+    def retract(self, job_id: str) -> None:
+        """Take all pointers to a job out of `sr:jobs`. Idempotent."""
+        stream = jobs_key(self._prefix)
+        found = [raw_id for raw_id, fields in self._client.xrange(stream) if fields[b"job"] == job_id.encode()]
+        if found:
+            self._client.xdel(stream, *found)
+
     def jobs(self) -> list[JobPointer]:
         """All jobs, oldest first, each once."""
+        return [one for one in self.pointers() if self._client.exists(JobKeys(one.job_id, self._prefix).log)]
+
+    def pointers(self) -> list[JobPointer]:
+        """All jobs that were ever announced and not retracted, whether they (still) have a log or not."""
         found: dict[str, JobPointer] = {}
         for raw_id, fields in self._client.xrange(jobs_key(self._prefix)):
             job_id = fields[b"job"].decode()
             pointer = JobPointer(job_id, fields[b"name"].decode(), int(raw_id.partition(b"-")[0]))
             found.setdefault(job_id, pointer)
-        return [one for one in found.values() if self._client.exists(JobKeys(one.job_id, self._prefix).log)]
+        return list(found.values())
 
     def open_jobs(self) -> list[OpenJob]:
         """The jobs that have not ended, oldest first; one round trip however many have."""

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 LIBRARY = "sr_v1"
 # In the order of their use of each other; `base` begins with the line that names the library.
-PARTS = ("base", "submit", "lease", "claim", "split", "flush", "control", "retry", "end")
+PARTS = ("base", "submit", "lease", "claim", "split", "flush", "control", "retry", "end", "keep")
 
 
 def library_code() -> str:

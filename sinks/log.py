@@ -267,6 +267,21 @@ class JobLog:
         """Declare another worker dead; only for who can prove it."""
         return self._call("lost", [worker, self._by, reason], worker)
 
+    def repair(
+        self, last_id: str, done: bytes, meta: dict[str, str], floors: dict[str, int], workers: Sequence[str]
+    ) -> Reply:
+        """Rewrite derived state as a fold up to `last_id` has it: OK, ALIVE (a worker holds the job), STALE, NOJOB.
+
+        meta: fields to replace. floors: fields to raise where they are lower. workers: all that the log names.
+        """
+        pairs = [part for pair in meta.items() for part in pair]
+        least: list[Any] = [part for pair in floors.items() for part in pair]
+        return self._call("repair", [self._by, last_id, done, len(meta), *pairs, len(floors), *least, *workers])
+
+    def purge(self, workers: Sequence[str]) -> Reply:
+        """Delete all keys of an ended job at once: OK, RUNNING, or BROKEN (its `meta` is lost: repair it first)."""
+        return self._call("purge", list(workers))
+
     def _call(self, function: str, args: list[Any], worker: str | None = None) -> Reply:
         of = self._keys
         keys: list[str] = [of.log, of.res, of.work, of.claims, of.done, of.meta]
