@@ -31,12 +31,16 @@ _UNWRITTEN = {"paused": "0", "reason": ""}
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What was read, and everything that is wrong with it; `last_id` is how far the log had come."""
+    """What was read, and everything that is wrong with it.
+
+    last_id: how far the log had come. meta: the fields that a repair writes.
+    """
 
     proof: LogProof
     findings: list[Finding]
     num_payloads: int
     last_id: str
+    meta: dict[str, str]
 
     @property
     def is_sound(self) -> bool:
@@ -56,6 +60,7 @@ class _Snapshot(NamedTuple):
     meta: dict[str, str]
     done: bytes
     claims: dict[str, str]
+    attempts: dict[str, str]
 
 
 def examine(client: redis.Redis, keys: JobKeys) -> Report:
@@ -71,12 +76,16 @@ def examine(client: redis.Redis, keys: JobKeys) -> Report:
         if entry.id == snapshot.last_id:
             break
     proof.finish()
+    settings = {name: text for name, text in proof.settings().items() if name not in snapshot.meta}
     _compare_meta(proof, snapshot.meta, findings)
+    for name in settings if snapshot.meta else ():
+        findings.add("meta", f"`meta` has no {name}, the log says {settings[name]}", repairable=True)
+    _compare_attempts(proof, snapshot.attempts, findings)
     _compare_done(proof, snapshot.done, findings)
     _compare_claims(proof, snapshot.claims, findings)
     last = pack_id(*parse_id(snapshot.last_id.encode()))
     num_payloads = _compare_payloads(proof, (one for one in _payload_ids(client, keys) if one <= last), findings)
-    return Report(proof, findings.all(), num_payloads, snapshot.last_id)
+    return Report(proof, findings.all(), num_payloads, snapshot.last_id, proof.meta() | settings)
 
 
 def repair(log: JobLog, report: Report) -> None:
@@ -85,7 +94,9 @@ def repair(log: JobLog, report: Report) -> None:
     Raises RunnerError: `job_running` while a worker holds the job, `job_moved` if the log has grown since.
     """
     proof = report.proof
-    reply = log.repair(report.last_id, proof.done(), proof.meta(), proof.floors(), list(proof.workers))
+    reply = log.repair(
+        report.last_id, proof.done(), report.meta, proof.floors(), proof.state.attempts, list(proof.workers)
+    )
     if reply["s"] == "ALIVE":
         raise RunnerError(
             "job_running",
@@ -103,10 +114,11 @@ def _take_snapshot(client: redis.Redis, keys: JobKeys) -> _Snapshot:
         pipe.hgetall(keys.meta)
         pipe.get(keys.done)
         pipe.hgetall(keys.claims)
-        last, meta, done, claims = pipe.execute()
+        pipe.hgetall(keys.attempts)
+        last, meta, done, claims, attempts = pipe.execute()
     if not last:
         raise RunnerError("job_not_found", f"{keys.job_id} has no log, so nothing can be proved or rebuilt")
-    return _Snapshot(last[0][0].decode(), _texts(meta), (done or b"").rstrip(b"\0"), _texts(claims))
+    return _Snapshot(last[0][0].decode(), _texts(meta), (done or b"").rstrip(b"\0"), _texts(claims), _texts(attempts))
 
 
 def _texts(raw: dict[bytes, bytes]) -> dict[str, str]:
@@ -135,6 +147,13 @@ def _compare_done(proof: LogProof, done: bytes, findings: Findings) -> None:
     pairs = zip(done.ljust(size, b"\0"), right.ljust(size, b"\0"), strict=True)
     wrong = sum((held ^ said).bit_count() for held, said in pairs)
     findings.add("done", f"the bitmap differs from the log for {wrong} row(s)", repairable=True)
+
+
+def _compare_attempts(proof: LogProof, attempts: dict[str, str], findings: Findings) -> None:
+    right = {str(row): str(attempt) for row, attempt in proof.state.attempts.items()}
+    wrong = [row for row in right if attempts.get(row) != right[row]]
+    if wrong:
+        findings.add("attempts", f"the attempts of {len(wrong)} retried row(s) differ from the log", repairable=True)
 
 
 def _compare_claims(proof: LogProof, claims: dict[str, str], findings: Findings) -> None:

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 from streamrunner.runner.fold import OPEN, JobState
-from streamrunner.runner.response import BODY_EVENTS
 from streamrunner.runner.row_index import pack_id
+from streamrunner.sinks.wire import encode_json
 
 if TYPE_CHECKING:
     from streamrunner.sinks.wire import LogEntry
@@ -21,6 +21,9 @@ _ENDINGS = frozenset({"request.completed", "request.failed", "request.cancelled"
 _CONTROLS = frozenset(
     {"job.paused", "job.resumed", "job.changed", "job.cancel_requested", "job.ended", "request.retried"}
 )
+# Ended by the worker that held the row; others may be ended by a command.
+_BODIED = frozenset({"request.completed", "request.failed"})
+_SETTINGS = ("limits", "stop_when", "priority")
 _STANDING = {"worker.joined": "joined", "worker.preempted": "left", "worker.lost": "lost"}
 _SHOWN = 3
 
@@ -106,14 +109,19 @@ class LogProof:
             "created": str(state.submitted_ms),
         }  # fmt: skip
         if state.started_ms:
-            found["started"] = str(state.started_ms)
+            found |= {"started": str(state.started_ms), "clock": str(state.running_since_ms)}
         if state.ended:
-            found |= {"ended": str(state.ended_ms), "reason": state.reason or ""}
+            found |= {"ended": str(state.ended_ms), "reason": state.reason or "", "limit": state.limit or ""}
         return found | {f"w:{worker}": standing for worker, standing in self.workers.items()}
 
     def floors(self) -> dict[str, int]:
         """Numbers of `meta` that may be ahead of the log (calls that append nothing use some up), never behind it."""
-        return {"gen": self.gen, "epoch": self.epoch, "claim": self.claim, "ctl": self.control_seq}
+        least = {"gen": self.gen, "epoch": self.epoch, "claim": self.claim, "ctl": self.control_seq}
+        return least | ({"retry_seq": self.retry_seq} if self.retry_seq else {})
+
+    def settings(self) -> dict[str, str]:
+        """What workers read again while a job runs, as JSON; `meta` has it too, in a spelling of its own."""
+        return {name: encode_json(self.state.spec[name]).decode() for name in _SETTINGS if name in self.state.spec}
 
     def done(self) -> bytes:
         """The bitmap: one bit a row, set where the row has its terminal event; no zero bytes at the end."""
@@ -146,8 +154,8 @@ class LogProof:
         if row >= self.state.num_rows:
             self._findings.add("row", f"{entry.type} ({entry.id}) ends row {row} of {self.state.num_rows}")
             return False
-        if entry.type in BODY_EVENTS:
-            self.payload_ids.append(pack_id(entry.seq, entry.gen))
+        self.payload_ids.append(pack_id(entry.seq, entry.gen))
+        if entry.type in _BODIED:
             self._check_claim(entry)
         if (row, attempt) in self._ended_rows or self.state.rows[row] != OPEN:
             self._findings.add("doubled", f"{entry.type} ({entry.id}) ends row {row}, attempt {attempt}, a second time")

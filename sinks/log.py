@@ -268,15 +268,23 @@ class JobLog:
         return self._call("lost", [worker, self._by, reason], worker)
 
     def repair(
-        self, last_id: str, done: bytes, meta: dict[str, str], floors: dict[str, int], workers: Sequence[str]
+        self,
+        last_id: str,
+        done: bytes,
+        meta: dict[str, str],
+        floors: dict[str, int],
+        attempts: dict[int, int],
+        workers: Sequence[str],
     ) -> Reply:
         """Rewrite derived state as a fold up to `last_id` has it: OK, ALIVE (a worker holds the job), STALE, NOJOB.
 
-        meta: fields to replace. floors: fields to raise where they are lower. workers: all that the log names.
+        meta: fields to replace. floors: fields to raise where they are lower. attempts: of rows that were retried.
+        workers: all that the log names.
         """
-        pairs = [part for pair in meta.items() for part in pair]
-        least: list[Any] = [part for pair in floors.items() for part in pair]
-        return self._call("repair", [self._by, last_id, done, len(meta), *pairs, len(floors), *least, *workers])
+        args: list[Any] = [self._by, last_id, done]
+        for one in (meta, floors, attempts):
+            args += [len(one), *(part for pair in one.items() for part in pair)]
+        return self._call("repair", [*args, *workers])
 
     def purge(self, workers: Sequence[str]) -> Reply:
         """Delete all keys of an ended job at once: OK, RUNNING, or BROKEN (its `meta` is lost: repair it first)."""

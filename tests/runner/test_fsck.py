@@ -12,7 +12,7 @@ from raw_job import RawJob
 from streamrunner.runner.errors import RunnerError
 from streamrunner.runner.fsck import Report, examine, repair
 from streamrunner.runner.log_proof import Findings, LogProof
-from streamrunner.sinks.log import JobLog
+from streamrunner.sinks.log import JobLog, RetriedCounts, RetriedRange
 from streamrunner.sinks.reader import read_log
 from streamrunner.sinks.wire import parse_log_entry
 
@@ -218,3 +218,19 @@ def test_the_command_proves_repairs_and_says_so(bench: Any) -> None:
         lost = bench.run("fsck", "t", "--repair")
         assert lost.returncode == 4
         assert "[gap]" in lost.stdout
+
+
+def test_retried_rows_of_a_reopened_job_are_rebuilt_with_their_attempts(job: RawJob) -> None:
+    job.cancel()
+    last = entries(job)[-1].seq
+    again = {"row": 2, "custom_id": "r2", "attempt": 2, "was": "cancelled", "code": None}
+    spec = {"first": 2, "count": 1, "attempts": {"2": 2}}
+    assert job.log.retry("cmd", last, [RetriedRange(spec, [again])], RetriedCounts(0, 1, 0))["s"] == "OK"
+    assert codes(job) == set()
+    before = derived(job)
+    job.raw.delete(job.keys.meta, job.keys.done, job.keys.attempts)
+    assert codes(job) == {"meta", "done", "attempts"}
+    assert repaired(job).is_sound
+    assert (derived(job)[1], job.raw.hgetall(job.keys.attempts)) == (before[1], {b"2": b"2"})
+    job.join("next")
+    assert codes(job) == set()

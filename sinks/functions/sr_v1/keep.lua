@@ -1,5 +1,6 @@
 ---------------------------------------------------------------------------------------------------
--- repair   ARGV by last_id bitmap  F (field value)*F  L (field least)*L  worker...      OK | ALIVE worker | STALE | NOJOB
+-- repair   ARGV by last_id bitmap  F (field value)*F  L (field least)*L  A (row attempt)*A  worker...
+--          OK | ALIVE worker | STALE | NOJOB
 -- Derived state as a fold over the whole log has it. last_id: the last entry that was folded. Fields are replaced,
 -- those with a least value are raised to it, all others stay. Refused while any worker of the job holds a lease.
 ---------------------------------------------------------------------------------------------------
@@ -33,12 +34,19 @@ end
 local function repair(keys, args)
   local last_id, bitmap = args[2], args[3]
   local exact, at = parse_pairs(args, 4)
-  local least, first_worker = parse_pairs(args, at)
+  local least, attempts, first_worker
+  least, at = parse_pairs(args, at)
+  attempts, first_worker = parse_pairs(args, at)
   local named = {}
   for _, pair in ipairs(exact) do named[pair[1]] = pair[2] end
   if not STATUS[named.status] then error('sr_v1: ' .. tostring(named.status) .. ' is no status') end
   if #bitmap > math.ceil(integer(named.rows, 'rows') / 8) then error('sr_v1: the bitmap is longer than the job') end
   for _, pair in ipairs(least) do integer(pair[2], pair[1]) end
+  for _, pair in ipairs(attempts) do
+    if integer(pair[1], 'row') >= tonumber(named.rows) or integer(pair[2], 'attempt') < 2 then
+      error('sr_v1: row ' .. pair[1] .. ' has no attempt ' .. pair[2])
+    end
+  end
   local last = redis.call('XREVRANGE', keys[1], '+', '-', 'COUNT', 1)[1]
   if not last then return reply({s = 'NOJOB'}) end
   local job = open(keys)
@@ -54,6 +62,7 @@ local function repair(keys, args)
     local held = tonumber(redis.call('HGET', keys[6], pair[1]) or '')
     if not held or held < tonumber(pair[2]) then set(job, pair[1], pair[2]) end
   end
+  for _, pair in ipairs(attempts) do redis.call('HSET', job.attempts, pair[1], pair[2]) end
   return reply({s = 'OK', status = named.status})
 end
 
