@@ -30,9 +30,9 @@ _VERBS = {
     "retry": ("retry", "Give rows that failed, were cancelled or expired another attempt."),
     "priority": ("control", "Let workers prefer a job, or leave it for later."),
     "worker": ("worker", "Add this machine to the jobs of a log; any number of workers share a job's rows."),
-    "completion": ("completion", "Print what makes TAB complete verbs, options and jobs."),
     "fsck": ("fsck", "Prove a job from its log, and rebuild what is derived from it."),
     "purge": ("purge", "Delete ended jobs from the server; output files stay."),
+    "completion": ("completion", "Print what makes TAB complete verbs, options and jobs."),
 }
 
 
