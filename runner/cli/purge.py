@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from streamrunner.runner.cli.common import PREFIX, Where, opened, where_options
+from streamrunner.runner.cli.common import Where, opened, where_options
 from streamrunner.runner.errors import ExitCode
+from streamrunner.runner.place import PREFIX
 from streamrunner.runner.terminal import clean
 
 if TYPE_CHECKING:
