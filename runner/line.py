@@ -55,7 +55,8 @@ class Line:
         self._was_dropped = True
         if client is not None:
             client.close()
-            client.connection_pool.disconnect()
+            if pool := getattr(client, "connection_pool", None):
+                pool.disconnect()
 
     def _carry_out(self, todo: list[Command] | Pause | Reopen, disconnected: type[Exception]) -> Any:
         if isinstance(todo, Pause):
@@ -109,7 +110,8 @@ class AsyncLine:
         self._was_dropped = True
         if client is not None:
             await client.aclose()
-            await client.connection_pool.disconnect()
+            if pool := getattr(client, "connection_pool", None):
+                await pool.disconnect()
 
     async def _carry_out(self, todo: list[Command] | Pause | Reopen, disconnected: type[Exception]) -> Any:
         if isinstance(todo, Pause):
@@ -138,7 +140,10 @@ async def _perform(client: redis.asyncio.Redis, commands: list[Command]) -> list
 
 
 def _own_connection(server: LogServer) -> redis.Redis:
-    """A client of one connection: a pool would replace a broken one silently, and a lost tail would go unnoticed."""
+    """A client of one connection where there is such a thing: a pool (a Cluster's, too) replaces a broken one silently.
+
+    What a server lost meanwhile is then noticed at the first entry of its next run, and not before.
+    """
     pooled: Any = server.client(blocking=True)
-    single: redis.Redis = pooled.client()
+    single: redis.Redis = pooled.client() if hasattr(pooled, "client") else pooled
     return single

@@ -141,6 +141,8 @@ class StreamMerge:
                 one.worker, one.position, one.position, one.num_entries, one.num_entries
             )
         self._log = self._streams[LOG]
+        # The entry before one of a later run of the server: if it is gone, that run began by losing it.
+        self.doubted: str | None = None
         self._steps_cursor: tuple[StepsCursor, ...] | None = None
         self._refresh_cursor()
 
@@ -248,6 +250,8 @@ class StreamMerge:
 
     def _take_log(self, page: list[tuple[bytes, Any]]) -> None:
         log = self._log
+        is_later_run = bool(page) and log.read != START and parse_id(page[0][0])[1] > _id(log.read)[1]
+        self.doubted = log.read if is_later_run else None
         for raw_id, fields in page:
             entry, seq, expected = self._parse_log(raw_id, fields), parse_id(raw_id)[0], _id(log.read)[0] + 1
             if seq > expected:

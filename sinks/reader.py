@@ -154,9 +154,24 @@ def _read_round(keys: JobKeys, merge: StreamMerge, block_ms: int | None) -> Aski
     names = {_key(keys, name).encode(): name for name in asked}
     block = ("BLOCK", block_ms) if block_ms else ()
     [pages] = yield [("XREAD", "COUNT", PAGE, *block, "STREAMS", *names, *asked.values())]
-    for suspect in merge.accept(asked, {names[key]: page for key, page in pages or ()}):
+    suspects = merge.accept(asked, {names[key]: page for key, page in pages or ()})
+    if merge.doubted is not None:
+        yield from _prove(keys, merge.doubted)
+    for suspect in suspects:
         num_trimmed, first_id = yield from ask_for_trimmed(keys, suspect.worker)
         merge.settle(suspect, num_trimmed, first_id)
+
+
+def _prove(keys: JobKeys, position: str) -> Asking[None]:
+    """A pool or a Cluster client may come back from a failover without a word; the reader must do as after an outage.
+
+    Raises redis.ConnectionError if the log no longer holds an entry that was read.
+    """
+    [found] = yield [("XRANGE", keys.log, position, position)]
+    if not found:
+        from redis.exceptions import ConnectionError as Disconnected
+
+        raise Disconnected(f"the log was written anew from entry {position} on")
 
 
 def _key(keys: JobKeys, name: str) -> str:

@@ -194,6 +194,27 @@ def test_a_cursor_behind_a_lost_tail_is_told_too(job: RawJob) -> None:
     assert shown(job.watch(since=cursor, snapshot=True, types=["x"], follow=False)) == ["resync", "snapshot"]
 
 
+def test_a_lost_tail_is_told_also_where_no_connection_broke(job: RawJob) -> None:
+    """As a pool or a Cluster client may see a failover: entry 4 is another one, and the reader had read the old one."""
+    job.join()
+    watched = job.watch()
+    before = [word(next(watched)) for _ in range(4)]
+    entry = {"type": "notice", "v": "1", "time": "5000000000000", "by": "w", "data": "{}"}
+    job.raw.xdel(job.keys.log, "4-0")
+    job.raw.xadd(job.keys.log, entry, id="4-1")
+    assert word(next(watched)) == "resync"
+    assert [word(next(watched)) for _ in range(4)] == [*before[:3], "notice"]
+
+
+def test_a_later_run_of_the_server_that_lost_nothing_is_no_news(job: RawJob) -> None:
+    job.join()
+    watched = job.watch()
+    for _ in range(4):
+        next(watched)
+    job.raw.xadd(job.keys.log, {"type": "notice", "v": "1", "time": "5", "by": "w", "data": "{}"}, id="5-1")
+    assert word(next(watched)) == "notice"
+
+
 def test_a_server_that_stays_away_is_named_in_the_end(job: RawJob, monkeypatch: pytest.MonkeyPatch) -> None:
     watched = job.watch(log_timeout_s=0.0)
     next(watched)
