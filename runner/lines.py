@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 MAX_LINE_BYTES = 16 << 20
 
 _BOM = b"\xef\xbb\xbf"
+_BLANKS = b"\r\n \t"
 # One byte more than is allowed, and room for the line's end: what is cut off is still too long.
 _LONGEST = MAX_LINE_BYTES + 3
 _CHUNK = 1 << 20
@@ -64,11 +65,11 @@ class LineReader:
         read = partial(self._file.readline, _LONGEST) if self._left is None else self._read_within
         for line in iter(read, b""):
             number = self._next
-            self._next += 1
+            self._next = number + 1
             self._take(line)
             if len(line) >= _LONGEST and not line.endswith(b"\n"):
                 self._skip_rest()
-            yield Line(number, stripped(line, is_first=number == 1))
+            yield Line(number, stripped(line, is_first=True) if number == 1 else line.strip(_BLANKS))
 
     def cut(self) -> Cut:
         """Close what was read so far, and begin anew."""
@@ -99,4 +100,4 @@ def stripped(line: bytes, *, is_first: bool) -> bytes:
     """A line without its end, blanks around it, and a byte order mark at the start of the file."""
     if is_first and line.startswith(_BOM):
         line = line[len(_BOM) :]
-    return line.strip(b"\r\n \t")
+    return line.strip(_BLANKS)

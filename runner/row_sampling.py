@@ -14,10 +14,9 @@ if TYPE_CHECKING:
 
 # OpenAI's parameters that say nothing about the output.
 _HARMLESS = frozenset({"model", "user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key"})
-_ELSEWHERE = frozenset({"messages", "prompt", "tools", "logprobs", "top_logprobs"}) | {
-    "response_format",
-    "structured_outputs",
-}
+_NEEDS_A_LOOK = frozenset({"logprobs", "top_logprobs", "response_format", "structured_outputs"})
+_ELSEWHERE = frozenset({"messages", "prompt", "tools"}) | _NEEDS_A_LOOK
+_READ_APART = _ELSEWHERE | _HARMLESS
 # Parameters that are fine as long as they ask for what happens anyway.
 _DEFAULTS: dict[str, tuple[Any, ...]] = {
     "stream": (False, None),
@@ -41,18 +40,23 @@ def sampling_overrides(kind: Literal["chat", "completion"], body: dict[str, Any]
     """Settings of a request body, as arguments of SamplingParams. Raises BadRow, naming the parameter."""
     overrides: dict[str, Any] = {}
     for name, value in body.items():
-        if name in _ELSEWHERE or name in _HARMLESS:
-            continue
         if name in _CHECKS:
             if value is not None:
                 overrides[_RENAMED.get(name, name)] = _setting(name, value)
-        else:
+        elif name not in _READ_APART:
             _check_default(name, value)
+    if not _NEEDS_A_LOOK.isdisjoint(body):
+        overrides.update(_form_and_logprobs(kind, body))
+    return overrides
+
+
+def _form_and_logprobs(kind: Literal["chat", "completion"], body: dict[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
     form = _form(body)
     if form is not None or body.get("response_format") is not None:
-        overrides["structured_outputs"] = form
+        found["structured_outputs"] = form
     logprobs = _chat_logprobs(body) if kind == "chat" else _completion_logprobs(body)
-    return overrides if logprobs is None else {**overrides, "logprobs": logprobs}
+    return found if logprobs is None else {**found, "logprobs": logprobs}
 
 
 def is_int(value: Any) -> TypeGuard[int]:
@@ -67,7 +71,8 @@ def type_name(value: Any) -> str:
 
 
 def _setting(name: str, value: Any) -> Any:
-    value = [value] if name in _ONE_OR_MANY and isinstance(value, str) else value
+    if isinstance(value, str) and name in _ONE_OR_MANY:
+        value = [value]
     fits, wanted = _CHECKS[name]
     if not fits(value):
         raise BadRow("invalid_parameter", f"`{name}` must be {wanted}, this is a {type_name(value)}", name)
@@ -92,7 +97,7 @@ def _is_biases(value: Any) -> bool:
     )
 
 
-_INT: Check = (is_int, "a whole number")
+_INT: Check = (lambda value: is_int(value) and abs(value) < 1 << 63, "a whole number of at most 63 bits")
 _NUMBER: Check = (_is_number, "a number")
 _BOOL: Check = (lambda value: isinstance(value, bool), "true or false")
 _TEXTS: Check = (_is_texts, "a string or a list of strings")

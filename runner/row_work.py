@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 # What a row without `max_tokens` is taken to be allowed: the rest of its context, which is not known here.
 _UNLIMITED = 2048
+# More than any engine takes, and little enough that the sum over a range is a number that JSON readers know.
+_MOST = 1 << 20
 
 
 class Kind(NamedTuple):
@@ -42,7 +44,7 @@ def row_work(row: Row, sampling: SamplingSpec) -> RowWork:
     """What this row asks, its own settings before the job's."""
     overrides = row.overrides
     limit = token_limit(overrides.get("max_tokens", sampling.max_tokens))
-    return RowWork(prompt_chars(row), overrides.get("n", sampling.n), limit)
+    return RowWork(prompt_chars(row), min(overrides.get("n", sampling.n), _MOST), min(limit, _MOST))
 
 
 def token_limit(max_tokens: int | None) -> int:

@@ -28,6 +28,7 @@ _MAX_MESSAGE = 500
 
 # Begins a line that stands for a row which could not even be written as JSON; no JSON text begins so.
 _REFUSED = b"\0"
+RefusedCode = Literal["invalid_csv_row", "invalid_request", "not_utf8"]
 # OpenAI's other routes of batches, which this engine cannot run.
 _OTHER_URLS = frozenset({"/v1/embeddings", "/v1/responses", "/v1/moderations", "/v1/images/generations"})
 
@@ -109,14 +110,14 @@ def _is_batch_line(value: Mapping[str, Any], spec: JobSpec) -> bool:
     return "body" in value or "url" in value or "method" in value
 
 
-def refused_line(code: str, message: str) -> bytes:
+def refused_line(code: RefusedCode, message: str) -> bytes:
     """A line that fails alone, for a row that its file's format spoils."""
     return _REFUSED + encode_json([code, message])
 
 
 def _check_refused(raw: bytes) -> None:
     try:
-        code, message = msgspec.json.decode(raw[1:], type=tuple[str, str])
+        code, message = msgspec.json.decode(raw[1:], type=tuple[RefusedCode, str])
     except (msgspec.MsgspecError, UnicodeDecodeError):
         return
     raise BadRow(code, message)
@@ -190,15 +191,18 @@ def _request(
 ) -> Row:
     if spec.task is not None and spec.task != kind:
         raise BadRow("url_mismatch", f"this is a {kind} row in a job with `task: {spec.task}`", "task")
-    options = _CHAT_OPTIONS if kind == "chat" else ()
-    overrides = sampling_overrides(kind, {name: value for name, value in body.items() if name not in options})
-    if kind == "chat":
+    if kind == "completion":
+        return Row(index, custom_id, kind, prompt=_prompt(body), overrides=sampling_overrides(kind, body))
+    options: dict[str, Any] = {}
+    settings = body
+    if not _CHAT_OPTIONS.keys().isdisjoint(body):
         options = _chat_options(body)
-        return Row(
-            index, custom_id, kind,
-            messages=_messages(body), tools=_tools(body), overrides=overrides, chat_options=options,
-        )  # fmt: skip
-    return Row(index, custom_id, kind, prompt=_prompt(body), overrides=overrides)
+        settings = {name: value for name, value in body.items() if name not in _CHAT_OPTIONS}
+    overrides = sampling_overrides(kind, settings)
+    return Row(
+        index, custom_id, kind,
+        messages=_messages(body), tools=_tools(body), overrides=overrides, chat_options=options,
+    )  # fmt: skip
 
 
 def _messages(body: dict[str, Any]) -> tuple[Mapping[str, Any], ...]:
@@ -206,23 +210,24 @@ def _messages(body: dict[str, Any]) -> tuple[Mapping[str, Any], ...]:
     if not isinstance(messages, list) or not messages:
         raise BadRow("invalid_messages", "`messages` must be a list with at least one message", "messages")
     for place, message in enumerate(messages):
-        where = f"messages[{place}]"
         if not isinstance(message, dict) or not isinstance(message.get("role"), str):
+            where = f"messages[{place}]"
             raise BadRow("invalid_messages", f"`{where}` must be an object with a `role`", where)
         content = message.get("content")
-        if not _is_content(content) and not (content is None and message.get("tool_calls")):
-            other = next((part for part in _others(content)), "")
-            raise BadRow(
-                "invalid_messages",
-                f"`{where}.content` must be text or a list of text parts{other and f', not of {other}'}",
-                f"{where}.content",
-            )
+        if not isinstance(content, str):
+            _check_parts(content, message, f"messages[{place}].content")
     return tuple(messages)
 
 
-def _is_content(content: Any) -> bool:
-    if isinstance(content, str):
-        return True
+def _check_parts(content: Any, message: Mapping[str, Any], where: str) -> None:
+    if _is_parts(content) or (content is None and message.get("tool_calls")):
+        return
+    other = next((part for part in _others(content)), "")
+    what = f"`{where}` must be text or a list of text parts{other and f', not of {other}'}"
+    raise BadRow("invalid_messages", what, where)
+
+
+def _is_parts(content: Any) -> bool:
     parts = content if isinstance(content, list) else []
     return bool(parts) and all(
         isinstance(part, dict) and part.get("type") == "text" and isinstance(part.get("text"), str) for part in parts

@@ -1,0 +1,72 @@
+"""The real `runner` command over inputs from the field, on a tiny random model and a private server."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+RUNNER = Path(sys.executable).with_name("runner")
+sys.path.insert(0, str(Path(__file__).parent / "fuzz"))
+
+_MAKE_TINY = """
+import sys
+from pathlib import Path
+from tiny_model import save_tiny_model
+save_tiny_model(Path(sys.argv[1]))
+"""
+
+
+@pytest.fixture(scope="session")
+def byte_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A two-layer model whose tokens are bytes; 256 positions."""
+    folder = tmp_path_factory.mktemp("bytes")
+    env = {**os.environ, "PYTHONPATH": str(ROOT / "benchmarks")}
+    subprocess.run([sys.executable, "-c", _MAKE_TINY, str(folder)], check=True, env=env)
+    return folder
+
+
+@dataclass
+class FieldJob:
+    """A folder with a job file, run by the real command."""
+
+    folder: Path
+    data_dir: Path
+    model: Path
+
+    def write(self, path: str, content: bytes) -> None:
+        file = self.folder / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(content)
+
+    def run(
+        self, verb: str, path: str, *options: str, piped: bytes = b"", **sections: Any
+    ) -> subprocess.CompletedProcess[bytes]:
+        spec = {
+            "name": "t", "model": str(self.model), "input": {"path": path, **sections.pop("input", {})},
+            "sampling": {"max_tokens": 1, "seed": 7}, "outputs": [{"type": "jsonl", "path": "out/results.jsonl"}],
+            **sections,
+        }  # fmt: skip
+        (self.folder / "job.yaml").write_text(json.dumps(spec), "utf-8")
+        env = {**os.environ, "RUNNER_DATA_DIR": str(self.data_dir), "PYTHONSAFEPATH": "1"}
+        command = [str(RUNNER), verb, "job.yaml", *options]
+        done = subprocess.run(command, env=env, cwd=self.folder, capture_output=True, input=piped, timeout=150)
+        assert b"Traceback" not in done.stderr, done.stderr.decode()
+        return done
+
+    def results(self) -> list[dict[str, Any]]:
+        lines = (self.folder / "out" / "results.jsonl").read_bytes().split(b"\n")
+        return [json.loads(line) for line in lines if line]
+
+
+@pytest.fixture
+def field(tmp_path: Path, data_dir: Path, byte_model: Path) -> FieldJob:
+    """`field.write("rows.jsonl", b"…")`, then `field.run("submit", "rows.jsonl")`."""
+    return FieldJob(tmp_path, data_dir, byte_model)
