@@ -115,7 +115,13 @@ class Rig:
     """A submitted job and whatever works on it. advance: what the engines of its workers do."""
 
     def __init__(
-        self, server: LogServer, tokenizer: Tokenizer, folder: Path, rows: list[dict[str, Any]], **engine: Any
+        self,
+        server: LogServer,
+        tokenizer: Tokenizer,
+        folder: Path,
+        rows: list[dict[str, Any]],
+        model: str,
+        **engine: Any,
     ) -> None:
         self.advance: Advance = one_token
         self.server, self.tokenizer = server, tokenizer
@@ -124,7 +130,7 @@ class Rig:
         (folder / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
         sampling = {"max_tokens": MAX_TOKENS, "ignore_eos": True}
         spec = JobSpec.model_validate(
-            {"name": "t", "model": "m", "input": {"path": "rows.jsonl"}, "sampling": sampling, "engine": engine}
+            {"name": "t", "model": model, "input": {"path": "rows.jsonl"}, "sampling": sampling, "engine": engine}
         )
         scan = scan_input(spec, folder, folder)
         keys = JobKeys(f"job_worker{next(_ids)}")
@@ -229,10 +235,10 @@ def make_rig(log_server: LogServer, tokenizer: Tokenizer, tmp_path: Path) -> Ite
     """`make_rig(rows, max_num_seqs=8)`: a job of these rows; keywords are its engine section."""
     made: list[Rig] = []
 
-    def make(rows: list[dict[str, Any]], **engine: Any) -> Rig:
+    def make(rows: list[dict[str, Any]], model: str = "m", **engine: Any) -> Rig:
         folder = tmp_path / str(len(made))
         folder.mkdir()
-        made.append(Rig(log_server, tokenizer, folder, rows, **engine))
+        made.append(Rig(log_server, tokenizer, folder, rows, model, **engine))
         return made[-1]
 
     yield make
