@@ -170,10 +170,10 @@ def test_a_blind_worker_waits_while_others_work_and_ends_with_the_job(
     read = feed.read_range
     blind = threading.local()
 
-    def read_here(found: Any) -> Any:
+    def read_here(found: Any, *rest: Any) -> Any:
         if getattr(blind, "yes", False) and found.first == 0:
             raise RunnerError("input_changed", "rows 0-63 are not what was submitted")
-        return read(found)
+        return read(found, *rest)
 
     monkeypatch.setattr(feed, "read_range", read_here)
     worker, joined, _ = rig.worker("a")
