@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from streamrunner.runner.errors import ExitCode, RunnerError
 from streamrunner.runner.ids import new_ulid
+from streamrunner.runner.settle import may_be_due, settle
 from streamrunner.sinks.directory import JobDirectory
 from streamrunner.sinks.errors import SinkError
 
@@ -75,18 +76,22 @@ class Controller:
             found[row] = reply["s"] == "OK"
         return found
 
-    def settle(self) -> None:
-        """End the job if it ought to have ended and has no worker to do it: a cancel, a limit or a deadline."""
+    def settle(self) -> dict[str, str]:
+        """End the job if it ought to have ended and has no worker to do it: a cancel, a limit, a deadline, no rows left.
+
+        Returns the job's derived figures.
+        """
         meta = self._meta()
-        if meta.get("status") != "cancelling" and meta.get("limits", "{}") == "{}":
-            return
-        from streamrunner.runner.settle import settle
+        if not may_be_due(meta):
+            return meta
+        from redis.exceptions import RedisError
 
         client: Any = self._server.client()
         try:
-            settle(meta, int(client.time()[0]) * 1000, self._has_live_worker, self._log)
-        except SinkError:
-            return  # it may only read, or the log is away: whoever asks hears of that if it matters
+            has_ended = settle(meta, int(client.time()[0]) * 1000, self._has_live_worker, self._log)
+        except (SinkError, RedisError):
+            return meta  # it may only read, or the log is away: whoever asks hears of that if it matters
+        return self._meta() if has_ended else meta
 
     def retry(self, wanted: Wanted) -> int:
         """Give rows without a result another attempt; returns how many.

@@ -19,7 +19,20 @@ if TYPE_CHECKING:
 
 # A living worker ends its job itself, and hands in first what it has finished.
 _GRACE_MS = 2_000
+_COUNTERS = ("completed", "failed", "cancelled", "expired")
+_DONE = Breach("", "completed", "")
 _BY_REQUEST = Breach("", "cancelled", "cancelled by request")
+
+
+def may_be_due(meta: Mapping[str, str]) -> bool:
+    """Whether the job's figures give a reason to look closer; most of the time they do not, which costs nothing."""
+    if meta.get("status") not in OPEN_STATUSES:
+        return False
+    return meta["status"] == "cancelling" or meta.get("limits", "{}") != "{}" or _is_done(meta)
+
+
+def _is_done(meta: Mapping[str, str]) -> bool:
+    return sum(int(meta.get(name, 0)) for name in _COUNTERS) == int(meta.get("rows", -1))
 
 
 def find_due_end(meta: Mapping[str, str], now_ms: int, is_alive: Callable[[], bool]) -> Breach | None:
@@ -27,6 +40,8 @@ def find_due_end(meta: Mapping[str, str], now_ms: int, is_alive: Callable[[], bo
     status = meta.get("status", "")
     if status not in OPEN_STATUSES:
         return None
+    if _is_done(meta):
+        return None if is_alive() else _DONE
     if status == "cancelling":
         return None if is_alive() else _BY_REQUEST
     if meta.get("limits", "{}") == "{}":

@@ -150,14 +150,14 @@ class Worker:
 
     def _stop_by_itself(self) -> Outcome | None:
         """Rows and rules that end or pause the job, and a more urgent one elsewhere."""
+        if self._writer.open_rows == 0:
+            return self._end("completed", "")
         breach = self._find_breach()
         if breach is not None:
             return self._end(breach.status, breach.reason, breach.limit)
         if self._fired is not None:
             self._pause(self._fired)
             return None
-        if self._writer.open_rows == 0:
-            return self._end("completed", "")
         if self._leaves_early.is_set() and not self._feed.held and not self._writer.pending_rows:
             return Outcome.YIELDED
         return None

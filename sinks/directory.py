@@ -13,7 +13,8 @@ if TYPE_CHECKING:
 
 LAST = "last"
 OPEN_STATUSES = ("validating", "in_progress", "cancelling")
-_STANDING = ("status", "paused", "priority", "limits", "clock", "completed", "failed", "completion_tokens")
+_COUNTS = ("rows", "completed", "failed", "cancelled", "expired", "completion_tokens")
+_STANDING = ("status", "paused", "priority", "limits", "clock", *_COUNTS)
 _SCAN_COUNT = 1_000
 
 

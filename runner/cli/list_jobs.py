@@ -21,12 +21,16 @@ def list_jobs(where: Where, as_json: bool) -> None:
     runner list
     runner list --json | jq .status
     """
+    from streamrunner.runner.control import Controller
     from streamrunner.runner.summary import summarize
     from streamrunner.sinks.directory import JobDirectory
+    from streamrunner.sinks.keys import JobKeys
 
     with opened(where) as server:
         directory = JobDirectory(server.reader(), PREFIX)
-        summaries = [summarize(pointer, directory.meta(pointer.job_id)) for pointer in directory.jobs()]
+        summaries = [
+            summarize(one, Controller(server, JobKeys(one.job_id, PREFIX), "cli").settle()) for one in directory.jobs()
+        ]
     if as_json:
         for summary in summaries:
             click.echo(json.dumps(summary, ensure_ascii=False))

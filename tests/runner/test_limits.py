@@ -81,6 +81,8 @@ META = {"status": "in_progress", "clock": str(NOW - HOUR), "limits": '{"deadline
         ({"status": "cancelling"}, NOW, True, None),
         ({"status": "completed"}, NOW, False, None),
         ({"limits": "{}"}, NOW, False, None),
+        ({"rows": "3", "failed": "3"}, NOW, False, ""),
+        ({"rows": "3", "failed": "3"}, NOW, True, None),
     ],
 )
 def test_whoever_looks_ends_what_no_living_worker_will(

@@ -15,7 +15,7 @@ local EFFECT = {
 
 local function control(keys, args)
   local by, cmd, kind, data = args[1], args[2], args[3], args[4]
-  local changes = object(data, 'data').changes
+  local parsed = object(data, 'data')
   if not CONTROL[kind] then error('sr_v1: no control ' .. tostring(kind)) end
   local job = open(keys)
   if not job.status then return reply({s = 'NOJOB'}) end
@@ -26,7 +26,8 @@ local function control(keys, args)
   if not event then return reply({s = 'OK', seq = job.ctl, status = job.status}) end
   local seq = append(job, event, by, data)
   set(job, 'ctl', seq, 'cmd:' .. cmd, seq, unpack(EFFECT[kind]))
-  if type(changes) == 'table' then keep_settings(job, changes) end
+  if type(parsed.changes) == 'table' then keep_settings(job, parsed.changes) end
+  if kind == 'pause' or kind == 'resume' then set(job, 'reason', parsed.reason or '') end
   local done = standing(open(keys), 'OK')
   done.seq = seq
   return reply(done)
