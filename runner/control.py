@@ -77,7 +77,7 @@ class Controller:
         return found
 
     def settle(self) -> dict[str, str]:
-        """End the job if it ought to have ended and has no worker to do it: a cancel, a limit, a deadline, no rows left.
+        """End the job if it ought to have ended and has no worker to do it: cancelled, at a limit, or without rows.
 
         Returns the job's derived figures.
         """

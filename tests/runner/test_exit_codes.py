@@ -1,4 +1,4 @@
-"""Every code of docs/exit-codes.md, by the real command. (Codes are for scripts: what is said beside them may change.)"""
+"""Every code of docs/exit-codes.md, by the real command. Scripts rely on codes; what is said beside them may change."""
 
 from __future__ import annotations
 
