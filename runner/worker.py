@@ -192,6 +192,9 @@ class Worker:
     def _pause(self, fired: Fired) -> None:
         """Stop the job for somebody to look at these rows; `resume` goes on, with empty windows."""
         self._fired = None
+        self._flush()
+        if self._writer.open_rows == 0:
+            return
         self._say(fired.message)
         self._writer.add_event("notice", {"code": "stop_when", "message": fired.message, "rows": fired.rows})
         self._flush()

@@ -143,7 +143,7 @@ def test_a_deadline_ends_a_job_whose_worker_is_gone_and_expired_rows_can_be_retr
 
 def test_a_rule_on_outputs_pauses_a_job_until_somebody_has_looked(job: Bench) -> None:
     rule = {"finish_reason": "length", "share": 0.5, "window": 4, "min_rows": 2}
-    short = {"max_tokens": 8, "ignore_eos": True}
+    short = {"max_tokens": 60, "ignore_eos": True}
     job.write_job(sampling=short, engine=NARROW, stop_when=[rule])
     stopped = job.submit()
     assert stopped.returncode == 75, stopped.stderr
