@@ -21,7 +21,7 @@ _ISA_FLAGS = ("amx_bf16", "avx512_bf16", "avx512f", "avx2")
 def numerics_fingerprint(engine: EngineSpec) -> dict[str, Any]:
     """ISA, library versions, dtypes as asked, threads."""
     return {
-        "isa": _isa(),
+        "isa": instruction_set(),
         "machine": platform.machine(),
         "torch": _version("torch"),
         "numba": _version("numba"),
@@ -33,7 +33,8 @@ def numerics_fingerprint(engine: EngineSpec) -> dict[str, Any]:
     }
 
 
-def _isa() -> str:
+def instruction_set() -> str:
+    """The widest vector extension that matters here, or `baseline`."""
     try:
         flags = Path("/proc/cpuinfo").read_text("utf-8").split("flags", 1)[1].split("\n", 1)[0].split()
     except (OSError, IndexError):

@@ -32,6 +32,7 @@ _VERBS = {
     "worker": ("worker", "Add this machine to the jobs of a log; any number of workers share a job's rows."),
     "fsck": ("fsck", "Prove a job from its log, and rebuild what is derived from it."),
     "purge": ("purge", "Delete ended jobs from the server; output files stay."),
+    "doctor": ("doctor", "Check this machine, the data dir and the log's server, and say what to do."),
     "completion": ("completion", "Print what makes TAB complete verbs, options and jobs."),
 }
 
