@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from streamrunner.runner.errors import RunnerError
 from streamrunner.runner.log_proof import Finding, Findings, LogProof
 from streamrunner.runner.row_index import pack_id, unpack_id
+from streamrunner.sinks.blob import parse_reference
 from streamrunner.sinks.reader import read_log
 from streamrunner.sinks.wire import parse_id
 
@@ -84,7 +85,8 @@ def examine(client: redis.Redis, keys: JobKeys) -> Report:
     _compare_done(proof, snapshot.done, findings)
     _compare_claims(proof, snapshot.claims, findings)
     last = pack_id(*parse_id(snapshot.last_id.encode()))
-    num_payloads = _compare_payloads(proof, (one for one in _payload_ids(client, keys) if one <= last), findings)
+    held = (one for one in _payload_ids(client, keys, findings) if one <= last)
+    num_payloads = _compare_payloads(proof, held, findings)
     return Report(proof, findings.all(), num_payloads, snapshot.last_id, proof.meta() | settings)
 
 
@@ -185,9 +187,13 @@ def _compare_payloads(proof: LogProof, held: Iterator[int], findings: Findings) 
     return count
 
 
-def _payload_ids(client: redis.Redis, keys: JobKeys) -> Iterator[int]:
+def _payload_ids(client: redis.Redis, keys: JobKeys, findings: Findings) -> Iterator[int]:
     raw: Any = client
     start = "-"
     while page := raw.xrange(keys.res, start, count=_PAYLOAD_PAGE):
-        yield from (pack_id(*parse_id(raw_id)) for raw_id, _ in page)
+        for raw_id, fields in page:
+            ref = parse_reference(fields[b"p"])
+            if ref is not None and raw.hstrlen(keys.blobs, ref.sha256) != ref.num_bytes:
+                findings.add("result_missing", f"the payload {raw_id.decode()} refers to a large result that is gone")
+            yield pack_id(*parse_id(raw_id))
         start = f"({page[-1][0].decode()}"

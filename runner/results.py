@@ -18,6 +18,7 @@ from streamrunner.runner.response import BODY_EVENTS, decode_ending, ending_reco
 from streamrunner.runner.row_index import seq_of, unpack_id
 from streamrunner.runner.rows import parse_row
 from streamrunner.runner.spec import JobSpec
+from streamrunner.sinks.blob import parse_reference
 from streamrunner.sinks.errors import SinkError
 from streamrunner.sinks.wire import check_version, decode_json
 
@@ -64,7 +65,15 @@ class ResultReader:
             found = self._read([entry for row in batch if (entry := self._index.entries[row])])
             for row in batch:
                 entry = self._index.entries[row]
-                yield found[entry] if entry else next(shared)
+                yield self._whole(found[entry]) if entry else next(shared)
+
+    def _whole(self, record: ResultRecord) -> ResultRecord:
+        """A large body is fetched when its turn comes: a batch of them is more than anybody wants to hold."""
+        ref = parse_reference(record.body)
+        if ref is None:
+            return record
+        blob = self._client.hget(self._keys.blobs, ref.sha256)
+        return record._replace(body=ref.check(blob, self._keys.job_id))
 
     def _read(self, entries: Iterable[int]) -> dict[int, ResultRecord]:
         wanted = {unpack_id(entry).encode(): entry for entry in sorted(entries)}

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from streamrunner.runner.errors import ExitCode, RunnerError
 from streamrunner.runner.kept import KeptFlushes
+from streamrunner.runner.pieces import MAX_STEP_BYTES, pieces, wire_size
 from streamrunner.runner.response import completed_payload, failed_payload
 from streamrunner.sinks.log import Flush, JobLog, Reply, Terminal
 from streamrunner.sinks.wire import StepDelta, encode_deltas
@@ -30,8 +31,6 @@ if TYPE_CHECKING:
 FLUSH_BYTES = 64 * 1024
 # Redis itself says that `everysec` can lose two seconds; a replica that takes over, what it lagged behind.
 KEEP_S = 10.0
-# A token's share of a step entry on the wire, roughly: only decides when a flush is large enough.
-_BYTES_PER_TOKEN = 12
 _TRIM_EVERY = 64
 # Followers get this many entries to catch up before tokens of finished rows go.
 _TRIM_SLACK = 2_000
@@ -52,6 +51,23 @@ class Pending:
 
     def __bool__(self) -> bool:
         return bool(self.deltas or self.events or self.terminals)
+
+    def first_part(self) -> Pending:
+        """What one flush may carry: all of it, as a rule. Rows end with their last tokens, so their endings go last."""
+        if self.num_bytes <= MAX_STEP_BYTES:
+            return self
+        size, count = 0, 0
+        while count < len(self.deltas) and (count == 0 or size + wire_size(self.deltas[count]) <= MAX_STEP_BYTES):
+            size += wire_size(self.deltas[count])
+            count += 1
+        return self if count == len(self.deltas) else Pending(self.deltas[:count], num_bytes=size)
+
+    def without(self, part: Pending) -> Pending:
+        """What is left once `part` is in the log."""
+        if part is self:
+            return Pending()
+        rest = self.deltas[len(part.deltas) :]
+        return Pending(rest, self.events, self.terminals, self.num_bytes - part.num_bytes)
 
 
 class JobSums(NamedTuple):
@@ -105,9 +121,10 @@ class LogWriter:
         """Append tokens of a row in flight."""
         if run.first_n is None:
             run.first_n = self._next_n
-        for delta in deltas:
-            self._pending.deltas.append(delta)
-            self._pending.num_bytes += len(delta.text) + _BYTES_PER_TOKEN * len(delta.token_ids)
+        for whole in deltas:
+            for delta in pieces(whole):
+                self._pending.deltas.append(delta)
+                self._pending.num_bytes += wire_size(delta)
 
     def add_event(self, kind: str, data: dict[str, Any]) -> None:
         """Append a `progress` or `notice`."""
@@ -146,11 +163,13 @@ class LogWriter:
         """
         if not self._pending:
             return
-        flush = self._compose(in_flight)
-        reply = self._send(flush)
-        if reply["s"] == "GAP":
-            self._fill_gap(flush, int(reply["last"]))
-        self._take(flush, reply)
+        while self._pending:
+            part = self._pending.first_part()
+            flush = self._compose(part, in_flight)
+            reply = self._send(flush)
+            if reply["s"] == "GAP":
+                self._fill_gap(part, flush, int(reply["last"]))
+            self._take(part, flush, reply)
         outage = self._log.take_outage()
         if outage is not None:
             message = f"the log took no writes for {outage.seconds:.1f} s, {outage.fault.message}; nothing was lost"
@@ -171,10 +190,9 @@ class LogWriter:
         self._pending.terminals = list({**lost, **pending}.values())
         return num_pending - len(pending)
 
-    def _compose(self, in_flight: list[RowRun]) -> Flush:
-        pending = self._pending
-        steps = encode_deltas(pending.deltas) if pending.deltas else b""
-        return Flush(self._next_n, steps, self._trim_point(in_flight), pending.events, pending.terminals)
+    def _compose(self, part: Pending, in_flight: list[RowRun]) -> Flush:
+        steps = encode_deltas(part.deltas) if part.deltas else b""
+        return Flush(self._next_n, steps, self._trim_point(in_flight), part.events, part.terminals)
 
     def _send(self, flush: Flush) -> Reply:
         """Return a reply that is OK, DUP or GAP."""
@@ -187,7 +205,7 @@ class LogWriter:
             raise _refused(reply["s"])
         return reply
 
-    def _fill_gap(self, flush: Flush, last: int) -> NoReturn:
+    def _fill_gap(self, part: Pending, flush: Flush, last: int) -> NoReturn:
         """The server lost what came after flush `last`: send it again, under the same numbers.
 
         Claims may be lost too, so the worker joins anew in any case and compares.
@@ -196,13 +214,13 @@ class LogWriter:
             reply = self._send(one)
             if reply["s"] == "GAP":
                 raise LeaseGone("GAP")
-        self._take(flush, reply)
+        self._take(part, flush, reply)
         raise LeaseGone("GAP")
 
-    def _take(self, flush: Flush, reply: Reply) -> None:
+    def _take(self, part: Pending, flush: Flush, reply: Reply) -> None:
         """The log has it."""
         self._kept.add(flush)
-        self._pending = Pending()
+        self._pending = self._pending.without(part)
         self._next_n += 1
         self._settle(list(flush.terminals), reply)
 

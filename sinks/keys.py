@@ -60,6 +60,11 @@ class JobKeys:
         """Hash of derived state: status, counters, epoch, gen, last flush per worker."""
         return self._key("meta")
 
+    @property
+    def blobs(self) -> str:
+        """Hash from SHA-256 to the bytes of a result that is too large for its stream."""
+        return self._key("blobs")
+
     def lease(self, worker: str) -> str:
         """Return the key that a living worker keeps from expiring."""
         return self._key(f"lease:{_checked('worker id', worker)}")

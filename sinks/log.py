@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from redis import exceptions as redis_errors
 
+from streamrunner.sinks.blob import MAX_PAYLOAD_BYTES, reference_to
 from streamrunner.sinks.errors import LogUnreachable, SinkError
 from streamrunner.sinks.faults import LOST, LogFault, Outage, passing_fault
 from streamrunner.sinks.library import ensure_library
@@ -211,9 +212,17 @@ class JobLog:
             args += [kind, encode_json(data)]
         args.append(len(flush.terminals))
         for one in flush.terminals:
-            args += [one.row, one.range, one.claim, one.type, encode_json(one.data), one.payload]
+            args += [one.row, one.range, one.claim, one.type, encode_json(one.data), self._slim(one.payload)]
             args += [one.prompt_tokens, one.completion_tokens]
         return self._call("flush", args, lease.worker)
+
+    def _slim(self, payload: bytes) -> bytes:
+        """A payload as a stream may hold it: one that is too large is kept beside it first."""
+        if len(payload) <= MAX_PAYLOAD_BYTES:
+            return payload
+        ref = reference_to(payload)
+        self._call("blob", [ref.sha256, payload])
+        return ref.encode()
 
     def control(self, command_id: str, kind: str, data: dict[str, Any] | None = None) -> Reply:
         """Cancel, pause, resume or change; the same `command_id` again changes nothing."""

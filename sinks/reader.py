@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Generator
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
+from streamrunner.sinks.blob import parse_reference
 from streamrunner.sinks.merge import LOG, PAGE, START, Cursor, Item, StreamMerge
 from streamrunner.sinks.wire import LogEntry, StepEntry, parse_log_entry, parse_step_entry
 
@@ -225,4 +226,15 @@ def read_payloads(client: redis.Redis, keys: JobKeys, entries: list[LogEntry]) -
 def ask_for_payloads(keys: JobKeys, entries: list[LogEntry]) -> Asking[dict[str, bytes]]:
     """The payloads of terminal events, by entry id; what retention took is missing."""
     pages = yield [("XRANGE", keys.res, entry.id, entry.id) for entry in entries]
-    return {entry.id: page[0][1][b"p"] for entry, page in zip(entries, pages, strict=True) if page}
+    found = {entry.id: page[0][1][b"p"] for entry, page in zip(entries, pages, strict=True) if page}
+    return (yield from ask_for_referred(keys, found))
+
+
+def ask_for_referred(keys: JobKeys, payloads: dict[T, bytes]) -> Asking[dict[T, bytes]]:
+    """The same payloads, with large ones in place of what refers to them; raises SinkError (`results_missing`)."""
+    refs = {name: ref for name, payload in payloads.items() if (ref := parse_reference(payload)) is not None}
+    for name, ref in refs.items():
+        # One at a time: together they may be more than anybody wants to hold.
+        [blob] = yield [("HGET", keys.blobs, ref.sha256)]
+        payloads[name] = ref.check(blob, keys.job_id)
+    return payloads

@@ -52,6 +52,7 @@ local function open(keys)
   -- These share the job's slot; leases of other workers cannot be declared beforehand.
   local prefix = string.match(keys[1], '^(.*):log$')
   job.lease_prefix, job.attempts = prefix .. ':lease:', prefix .. ':attempts'
+  job.blobs = prefix .. ':blobs'
   job.run_id = string.match(redis.call('INFO', 'server'), 'run_id:(%x+)')
   job.new_run = job.status and meta[3] ~= job.run_id
   if job.new_run then job.gen = job.gen + 1 end

@@ -29,6 +29,16 @@ local function is_retried_elsewhere(job, t)
   return attempt_in(cjson.decode(read_range(job, t.range)), t.row) ~= latest_attempt(job, t.row)
 end
 
+-- A result that is too large for its stream was kept before (`blob`); a reference to nothing would lose the row.
+local function require_blobs(job, terminals)
+  for _, t in ipairs(terminals) do
+    local ref = not t.refused and string.sub(t.payload, 1, 7) == '{"ref":' and cjson.decode(t.payload).ref
+    if ref and redis.call('HSTRLEN', job.blobs, tostring(ref.sha256)) ~= ref.bytes then
+      error('sr_v1: the result of row ' .. t.row .. ' refers to nothing')
+    end
+  end
+end
+
 local function judge(job, worker, terminals)
   local seen, claims = {}, {}
   for _, t in ipairs(terminals) do
@@ -123,6 +133,7 @@ local function flush(keys, args)
     return reply(gap)
   end
   judge(job, worker, terminals)
+  require_blobs(job, terminals)
 
   -- First write: the only one that the server itself could refuse (its id must grow).
   if steps ~= '' then
@@ -140,4 +151,19 @@ local function flush(keys, args)
   return reply(done)
 end
 
+---------------------------------------------------------------------------------------------------
+-- blob   ARGV sha256 bytes      OK | ENDED | NOJOB
+-- Keeps a large result under its digest, so that a flush can refer to it; the same one again changes nothing.
+---------------------------------------------------------------------------------------------------
+local function blob(keys, args)
+  if not string.match(args[1], '^%x+$') or #args[1] ~= 64 then error('sr_v1: no SHA-256') end
+  object(args[2], 'blob')
+  local job = open(keys)
+  if not job.status then return reply({s = 'NOJOB'}) end
+  if ENDED[job.status] then return reply(standing(job, 'ENDED')) end
+  redis.call('HSETNX', job.blobs, args[1], args[2])
+  return reply(standing(job, 'OK'))
+end
+
 redis.register_function('sr_v1_flush', flush)
+redis.register_function('sr_v1_blob', blob)
