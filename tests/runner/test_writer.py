@@ -13,7 +13,7 @@ import pytest
 
 from streamrunner.engine.params import SamplingParams
 from streamrunner.runner.errors import ExitCode, RunnerError
-from streamrunner.runner.flight import RowRun
+from streamrunner.runner.flight import RowPlace, RowRun
 from streamrunner.runner.job import JobContext
 from streamrunner.runner.kept import KeptFlushes
 from streamrunner.runner.lease import LeaseKeeper
@@ -67,7 +67,7 @@ class Desk:
         """One flush: a token of the row, and its ending."""
         made: Any = RowRun(Row(row, f"r{row}", "completion"), self.claimed.id, self.claimed.claim, 1, [1], PARAMS, [])
         self.writer.add_deltas(made, [StepDelta(row, self.claimed.claim, 0, 0, [row], "x")])
-        self.writer.fail(row, f"r{row}", self.claimed.id, self.claimed.claim, ERROR)
+        self.writer.fail(RowPlace(row, f"r{row}", 1, self.claimed.id, self.claimed.claim), ERROR)
         self.writer.flush([])
 
     def held(self) -> dict[str, ClaimedRange]:
