@@ -16,12 +16,23 @@ _SHOWN_RANGES = 3
 
 
 class RangeDigest(NamedTuple):
-    """One range of the input: rows [first, first + rows) from physical `line` on."""
+    """One range of the input: rows [first, first + rows) from physical `line` on, of `file` where there are several."""
 
     first: int
     rows: int
     line: int
     sha256: str
+    file: str = ""
+
+    def to_json(self) -> list[Any]:
+        """The digest is cut to 16 characters; a file without a name takes no place."""
+        return [*self[:3], self.sha256[:16], *([self.file] if self.file else [])]
+
+    @property
+    def where(self) -> str:
+        """As a person is told it."""
+        file = f" of {self.file}" if self.file else ""
+        return f"rows {self.first}-{self.first + self.rows - 1} (from line {self.line}{file})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +50,8 @@ class Identity:
     sampling: dict[str, Any]
 
     def to_json(self) -> dict[str, Any]:
-        """As it stands in `job.submitted`; range digests are cut to 16 characters."""
-        return asdict(self) | {"ranges": [[*one[:3], one.sha256[:16]] for one in self.ranges]}
+        """As it stands in `job.submitted`."""
+        return asdict(self) | {"ranges": [one.to_json() for one in self.ranges]}
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Identity:
@@ -70,7 +81,9 @@ def make_identity(spec: JobSpec, scan: InputScan, cache_dir: Path, base: Path | 
         model=spec.model,
         model_sha256=model_digest(spec.model, cache_dir, base, spec.engine.lora_path),
         input_sha256=scan.sha256,
-        ranges=tuple(RangeDigest(one.first, one.count, one.line, one.sha256) for one in scan.ranges),
+        ranges=tuple(
+            RangeDigest(one.first, one.count, one.line, one.sha256, scan.files.get(one.uri, "")) for one in scan.ranges
+        ),
         task=spec.task,
         template=spec.input.prompt if spec.input is not None else None,
         sampling=spec.sampling.model_dump(mode="json", exclude_none=True),
@@ -88,7 +101,7 @@ def _changed(name: str, old: Any, new: Any) -> list[str]:
 
 def _changed_rows(old: tuple[RangeDigest, ...], new: tuple[RangeDigest, ...]) -> str:
     changed = [
-        f"rows {mine.first}-{mine.first + mine.rows - 1} (from line {mine.line})"
+        mine.where
         for theirs, mine in zip(old, new, strict=False)
         if (theirs.rows, theirs.sha256[:16]) != (mine.rows, mine.sha256[:16])
     ]

@@ -19,7 +19,7 @@ from streamrunner.runner.lines import LineReader
 from streamrunner.runner.outputs_apart import check_outputs_apart
 from streamrunner.runner.row_work import RowWork, row_work, sum_by_kind
 from streamrunner.runner.rows import Row, RowError, parse_row
-from streamrunner.runner.sources import open_source, shown_uri
+from streamrunner.runner.sources import STDIN, open_source, shown_uri
 from streamrunner.runner.unique import CustomIds, Repeated, repeated
 
 if TYPE_CHECKING:
@@ -106,7 +106,8 @@ def scan_input(spec: JobSpec, base: Path, data_dir: Path) -> InputScan:
         scanner.run(source)
     scanner.finish()
     if scan.rows == 0:
-        raise InvalidInput("empty_file", f"{_shown(spec)} has no rows: give it at least one line")
+        again = ", and the same rows again to go on with a job" if _is_piped(spec) else ""
+        raise InvalidInput("empty_file", f"{_shown(spec)} has no rows: give it at least one line{again}")
     _apply_policy(spec, scan)
     return scan
 
@@ -225,7 +226,11 @@ def _shown(spec: JobSpec) -> str:
     """What the user calls the input; rows in place stand in a file that only we know."""
     if spec.input is None:
         return "`requests`"
-    return "standard input" if spec.input.path == "-" else shown_uri(spec.input.path).rpartition("/")[2]
+    return "standard input" if _is_piped(spec) else shown_uri(spec.input.path).rpartition("/")[2]
+
+
+def _is_piped(spec: JobSpec) -> bool:
+    return spec.input is not None and spec.input.path == STDIN
 
 
 def _apply_policy(spec: JobSpec, scan: InputScan) -> None:

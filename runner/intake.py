@@ -54,13 +54,13 @@ class Intake:
         with open_source(source.uri) as file:
             copy = self._spool.keep(_chunks(file))
         copied = source._replace(uri=str(copy.path.absolute()))
-        is_needed = not copy.is_new
+        made = None
         try:
             form = detect(copied, asked.format)
-            is_needed = is_needed or form.is_plain_lines
-            return copied if form.is_plain_lines else self._converted(copied, form, asked)
+            made = copied if form.is_plain_lines else self._converted(copied, form, asked)
+            return made
         finally:
-            if not is_needed:
+            if copy.is_new and made != copied:
                 copy.path.unlink(missing_ok=True)
 
     def _converted(self, source: Source, form: Form, asked: InputSpec) -> Source:

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
 import sys
+import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 ROOT = Path(__file__).resolve().parents[2]
 RUNNER = Path(sys.executable).with_name("runner")
@@ -49,21 +54,50 @@ class FieldJob:
     def run(
         self, verb: str, path: str, *options: str, piped: bytes = b"", **sections: Any
     ) -> subprocess.CompletedProcess[bytes]:
-        spec = {
-            "name": "t", "model": str(self.model), "input": {"path": path, **sections.pop("input", {})},
-            "sampling": {"max_tokens": 1, "seed": 7}, "outputs": [{"type": "jsonl", "path": "out/results.jsonl"}],
-            **sections,
-        }  # fmt: skip
-        (self.folder / "job.yaml").write_text(json.dumps(spec), "utf-8")
-        env = {**os.environ, "RUNNER_DATA_DIR": str(self.data_dir), "PYTHONSAFEPATH": "1"}
+        self._write_job(path, sections)
         command = [str(RUNNER), verb, "job.yaml", *options]
-        done = subprocess.run(command, env=env, cwd=self.folder, capture_output=True, input=piped, timeout=150)
+        done = subprocess.run(command, env=self._env, cwd=self.folder, capture_output=True, input=piped, timeout=150)
         assert b"Traceback" not in done.stderr, done.stderr.decode()
         return done
 
-    def results(self) -> list[dict[str, Any]]:
-        lines = (self.folder / "out" / "results.jsonl").read_bytes().split(b"\n")
-        return [json.loads(line) for line in lines if line]
+    @contextlib.contextmanager
+    def started(self, verb: str, path: str, piped: bytes = b"", **sections: Any) -> Iterator[subprocess.Popen[bytes]]:
+        """A command that the test ends before it is done."""
+        self._write_job(path, sections)
+        pipe = {"stdin": subprocess.PIPE, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+        process = subprocess.Popen([str(RUNNER), verb, "job.yaml"], env=self._env, cwd=self.folder, **pipe)
+        assert process.stdin is not None
+        process.stdin.write(piped)
+        process.stdin.close()
+        try:
+            yield process
+        finally:
+            process.kill()
+            process.wait()
+
+    def wait_for_a_result(self, seconds: float = 60.0) -> None:
+        deadline = time.monotonic() + seconds
+        while not self.results(torn=True):
+            assert time.monotonic() < deadline, "no row was answered"
+            time.sleep(0.01)
+
+    def results(self, *, torn: bool = False) -> list[dict[str, Any]]:
+        """The lines of the output; torn: while a line is being written."""
+        path = self.folder / "out" / "results.jsonl"
+        lines = path.read_bytes().split(b"\n") if path.exists() else []
+        return [json.loads(line) for line in (lines[:-1] if torn else lines) if line]
+
+    @property
+    def _env(self) -> dict[str, str]:
+        return {**os.environ, "RUNNER_DATA_DIR": str(self.data_dir), "PYTHONSAFEPATH": "1"}
+
+    def _write_job(self, path: str, sections: dict[str, Any]) -> None:
+        source = {"path": path, **sections.pop("input", {})}
+        spec = {
+            "name": "t", "model": str(self.model), "input": source, "sampling": {"max_tokens": 1, "seed": 7},
+            "outputs": [{"type": "jsonl", "path": "out/results.jsonl"}], **sections,
+        }  # fmt: skip
+        (self.folder / "job.yaml").write_text(json.dumps(spec), "utf-8")
 
 
 @pytest.fixture

@@ -177,12 +177,40 @@ def test_the_first_start_of_a_small_file_does_not_hang_and_ids_may_stand_in_two_
     assert len(texts) == 2
 
 
+def test_piped_records_survive_a_kill_and_each_is_answered_once(field: FieldJob) -> None:
+    table = b"custom_id,prompt\n" + b"".join(b"r%d,number %d\n" % (number, number) for number in range(40))
+    sampling = {"max_tokens": 60, "seed": 7, "ignore_eos": True}
+    job: dict[str, Any] = {"input": {"format": "csv"}, "sampling": sampling, "engine": {"max_num_seqs": 4}}
+    with field.started("submit", "-", piped=table, **job) as process:
+        field.wait_for_a_result()
+        process.kill()
+    assert 0 < len(field.results(torn=True)) < 40
+    assert b"[empty_file]" in field.run("submit", "-", **job).stderr
+    done = field.run("submit", "-", piped=table, **job)
+    assert done.returncode == 0, done.stderr.decode()
+    assert sorted(line["custom_id"] for line in field.results()) == sorted(f"r{number}" for number in range(40))
+
+
 def test_a_job_whose_every_row_fails_says_so_with_its_exit_code(field: FieldJob) -> None:
     field.write("rows.jsonl", row(1, prompt="long " * 400) + row(2, temperature=-1))
     done = field.run("submit", "rows.jsonl")
     assert done.returncode == 3
     assert b"0 completed, 2 failed" in done.stdout
     assert len(field.results()) == 2
+
+
+def test_a_changed_file_of_an_unfinished_job_is_named(field: FieldJob) -> None:
+    job: dict[str, Any] = {"sampling": {"max_tokens": 60, "ignore_eos": True}, "engine": {"max_num_seqs": 1}}
+    for name in ("a", "b"):
+        field.write(f"in/{name}.jsonl", b"".join(b'{"prompt": "%s %d"}\n' % (name.encode(), i) for i in range(20)))
+    with field.started("submit", "in/*.jsonl", **job) as process:
+        field.wait_for_a_result()
+        process.kill()
+    field.write("in/b.jsonl", b'{"prompt": "new"}\n' * 20)
+    done = field.run("submit", "in/*.jsonl", **job)
+    assert done.returncode == 4
+    assert b"b.jsonl" in done.stderr
+    assert b"[job_changed]" in done.stderr
 
 
 _PEAK = """

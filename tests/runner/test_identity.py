@@ -53,6 +53,16 @@ def test_a_changed_input_is_named_by_its_rows() -> None:
     assert changed(input_sha256="c" * 64, ranges=shorter) == ["input: 128 rows → 64 rows"]
 
 
+def test_a_changed_file_of_several_is_named_even_through_the_log() -> None:
+    old = replace(
+        BASE, ranges=tuple(RangeDigest(8 * i, 8, 1, "1" * 64, f"{name}.jsonl") for i, name in enumerate("ab"))
+    )
+    new = replace(old, input_sha256="c" * 64, ranges=(old.ranges[0], old.ranges[1]._replace(sha256="2" * 64)))
+    recorded = Identity.from_json(json.loads(json.dumps(old.to_json())))
+    assert old.differences(recorded) == []
+    assert new.differences(recorded) == ["input: rows 8-15 (from line 1 of b.jsonl) changed"]
+
+
 def test_many_changed_ranges_are_counted() -> None:
     old = replace(BASE, ranges=tuple(RangeDigest(i, 1, i + 1, "1" * 64) for i in range(9)))
     new = replace(old, input_sha256="c" * 64, ranges=tuple(RangeDigest(i, 1, i + 1, "2" * 64) for i in range(9)))
