@@ -5,6 +5,7 @@ run.
 from __future__ import annotations
 
 import itertools
+import re
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -13,7 +14,18 @@ from redis_process import RedisProcess
 
 from streamrunner.sinks.errors import LogUnreachable, SinkError
 from streamrunner.sinks.keys import JobKeys
-from streamrunner.sinks.log import ClaimedRange, Flush, JobLog, Terminal, WorkerLease, claimed_range
+from streamrunner.sinks.library import library_code
+from streamrunner.sinks.log import (
+    ClaimedRange,
+    Flush,
+    JobLog,
+    RetriedCounts,
+    RetriedRange,
+    RowToCancel,
+    Terminal,
+    WorkerLease,
+    claimed_range,
+)
 from streamrunner.sinks.reader import read_log, read_payloads, read_steps
 from streamrunner.sinks.server import ExternalServer
 from streamrunner.sinks.wire import StepDelta, encode_deltas
@@ -23,7 +35,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 INFO = {"host": "here", "pid": 1, "fingerprint": {}}
-RANGES = [{"first": 0, "count": 2}, {"first": 2, "count": 1}]
+RANGES = [{"first": 0, "count": 2}, {"first": 2, "count": 2}]
 _ids = itertools.count()
 
 
@@ -39,7 +51,7 @@ def flush(n: int, *terminals: Terminal, events: Any = ()) -> Flush:
 def play(server: ExternalServer, keys: JobKeys) -> JobLog:
     """A job's whole life, with each function of the library at least once."""
     log = JobLog(server, keys, "test", patience_s=5.0)
-    log.submit({"name": "t"}, 3, RANGES)
+    log.submit({"name": "t"}, 4, RANGES)
     log.join("dead", "old", INFO)
     log.lost("dead", "its process is gone")
     lease = WorkerLease("w", log.join("w", "token", INFO)["epoch"], "token")
@@ -48,12 +60,30 @@ def play(server: ExternalServer, keys: JobKeys) -> JobLog:
     log.flush(lease, flush(1, events=[("notice", {"code": "c", "message": "m"})]))
     log.flush(lease, flush(2, completed(0, first), completed(1, first)))
     second = claimed_range(log.claim(lease, []))
+    share_last_row(log)
     log.control("01", "pause")
     log.control("02", "resume")
     log.flush(lease, flush(3, completed(2, second)))
     log.leave(lease, "SIGTERM")
-    log.end("completed")
+    log.forget("dead", 60_000)
+    last = log.end("completed")["ctl"]
+    event = {"row": 3, "custom_id": "r3", "attempt": 2}
+    spec = {"first": 2, "count": 2, "attempts": {"3": 2}}
+    log.retry("04", last, [RetriedRange(spec, [event])], RetriedCounts(0, 1, 0))
     return log
+
+
+def share_last_row(log: JobLog) -> None:
+    """Another worker takes row 3, gives it back, takes it again; then somebody cancels it."""
+    other = WorkerLease("o", log.join("o", "token-o", INFO)["epoch"], "token-o")
+    [held] = log.others(other)
+    log.split(other, held, 3)
+    mine = claimed_range(log.claim(other, []))
+    log.give_back(other, [mine.id], {"code": "no_input", "message": "m"})
+    again = claimed_range(log.claim(other, []))
+    data = {"row": 3, "custom_id": "r3", "attempt": 1, "range": again.id, "error": {}}
+    log.cancel_row("03", RowToCancel(3, 1, again.id, data, b"{}"))
+    log.leave(other, "SIGTERM")
 
 
 def history(client: Any, keys: JobKeys) -> list[Any]:
@@ -118,8 +148,7 @@ def test_every_command_of_the_append_path_survives_a_broken_connection(
     redis_server: RedisProcess, undisturbed: tuple[list[str], list[Any]], fault: Fault
 ) -> None:
     calls, expected = undisturbed
-    functions = "submit join beat claim flush control leave lost end"
-    assert set(calls) == {f"sr_v1_{name}" for name in functions.split()}
+    assert set(calls) == set(re.findall(r"'(sr_v1_\w+)'", library_code())), "every function of the library"
     for call, name in enumerate(calls):
         found = disturbed(redis_server, call, fault)
         assert found == expected, f"{fault.name} of call {call}, {name}"
@@ -143,14 +172,14 @@ def test_a_refusal_that_no_waiting_mends_comes_out_at_once(redis_server: RedisPr
     from redis.exceptions import ResponseError
 
     with pytest.raises(ResponseError):
-        disturbed(redis_server, 6, refusal)
+        disturbed(redis_server, 4, refusal)
 
 
 @pytest.mark.redis
 def test_a_user_without_the_right_is_told_so_at_once_and_where_the_rights_are(redis_server: RedisProcess) -> None:
     refusal = b"-NOPERM User worker has no permissions to run the 'fcall' command\r\n"
     with pytest.raises(SinkError, match=r"users\.acl") as caught:
-        disturbed(redis_server, 6, refusal)
+        disturbed(redis_server, 4, refusal)
     assert caught.value.code == "log_denied"
 
 
@@ -164,7 +193,7 @@ def test_a_log_that_refuses_for_longer_than_the_patience_is_given_up_with_its_re
     with Proxy(redis_server.url, judge) as proxy:
         log = JobLog(ExternalServer(proxy.url), JobKeys("job_oom"), "t", patience_s=0.2)
         with pytest.raises(LogUnreachable, match="out of memory: raise its maxmemory"):
-            log.submit({}, 3, RANGES)
+            log.submit({}, 4, RANGES)
 
 
 @pytest.mark.redis
@@ -189,7 +218,7 @@ def test_a_reset_within_a_pipeline_of_reads_is_an_error_and_writes_nothing(redis
 def test_a_server_killed_and_started_again_goes_on_with_the_same_numbers(redis_binary: str, tmp_path: Path) -> None:
     process = RedisProcess(redis_binary, tmp_path)
     log = JobLog(ExternalServer(process.url), JobKeys("job_k"), "t", patience_s=10.0)
-    log.submit({}, 3, RANGES)
+    log.submit({}, 4, RANGES)
     lease = WorkerLease("w", log.join("w", "token", INFO)["epoch"], "token")
     first = claimed_range(log.claim(lease, []))
     log.flush(lease, flush(1, completed(0, first)))

@@ -17,6 +17,11 @@ local COUNTER = {
 }
 local WORKER_EVENT = {progress = true, notice = true}
 
+-- These write next to nothing, and a server without memory to spare must still hear who lives and who cancels.
+local function register_small(name, callback)
+  redis.register_function{function_name = name, callback = callback, flags = {'allow-oom'}}
+end
+
 local function reply(fields) return cjson.encode(fields) end
 
 local function now_ms()

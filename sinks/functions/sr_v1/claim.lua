@@ -48,7 +48,10 @@ local function claim(keys, args)
   if range then
     before = read_claim(job, range)
     redis.call('XCLAIM', keys[3], GROUP, worker, 0, range, 'JUSTID')
-    if before then mark_lost(job, before.worker, worker, 'lease expired') end
+    if before then
+      mark_lost(job, before.worker, worker, 'lease expired')
+      forget_consumer(job, before.worker)
+    end
   else
     local fresh = redis.call('XREADGROUP', 'GROUP', GROUP, worker, 'COUNT', 1, 'STREAMS', keys[3], '>')
     if not fresh or not fresh[1] then return reply(standing(job, busy and 'BUSY' or 'NONE')) end

@@ -61,5 +61,5 @@ local function cancel_row(keys, args)
   return reply(done)
 end
 
-redis.register_function('sr_v1_control', control)
+register_small('sr_v1_control', control)
 redis.register_function('sr_v1_cancel_row', cancel_row)

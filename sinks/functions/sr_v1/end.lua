@@ -30,4 +30,4 @@ local function finish(keys, args)
   return reply(standing(job, 'OK'))
 end
 
-redis.register_function('sr_v1_end', finish)
+register_small('sr_v1_end', finish)

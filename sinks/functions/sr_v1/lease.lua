@@ -60,6 +60,13 @@ local function beat(keys, args)
   return reply(standing(job, fault or 'OK'))
 end
 
+-- A consumer that owns nothing any more goes, or a job with many restarts would collect thousands. One that owns
+-- ranges never does: they would go with it.
+local function forget_consumer(job, worker)
+  if #redis.call('XPENDING', job.keys[3], GROUP, '-', '+', 1, worker) > 0 then return end
+  redis.call('XGROUP', 'DELCONSUMER', job.keys[3], GROUP, worker)
+end
+
 local function mark_lost(job, worker, by, reason)
   if redis.call('HGET', job.keys[6], 'w:' .. worker) ~= 'joined' then return end
   if redis.call('EXISTS', job.lease_prefix .. worker) == 1 then return end
@@ -82,6 +89,7 @@ local function leave(keys, args)
   redis.call('DEL', keys[7])
   set(job, 'w:' .. worker, 'left')
   redis.call('HDEL', keys[6], 'p:' .. worker)
+  forget_consumer(job, worker)
   return reply(standing(job, 'OK'))
 end
 
@@ -91,10 +99,11 @@ local function lost(keys, args)
   if not job.status then return reply({s = 'NOJOB'}) end
   local held = redis.call('DEL', keys[7])
   mark_lost(job, worker, by, reason)
+  forget_consumer(job, worker)
   return reply(standing(job, held == 1 and 'OK' or 'GONE'))
 end
 
 redis.register_function('sr_v1_join', join)
-redis.register_function('sr_v1_beat', beat)
-redis.register_function('sr_v1_leave', leave)
-redis.register_function('sr_v1_lost', lost)
+register_small('sr_v1_beat', beat)
+register_small('sr_v1_leave', leave)
+register_small('sr_v1_lost', lost)
