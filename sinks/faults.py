@@ -54,7 +54,8 @@ class Outage(NamedTuple):
 def passing_fault(error: Exception, address: str) -> LogFault:
     """Say in words what is wrong if waiting may help.
 
-    Raises SinkError `log_denied` where the user lacks a right, and `error` itself where trying again is no use.
+    Raises SinkError `log_denied` where the user lacks a right, `log_damaged` where some of the job's keys are gone, and
+    `error` itself where trying again is no use.
     """
     if isinstance(error, redis_errors.AuthenticationError | redis_errors.NoPermissionError):
         raise SinkError("log_denied", f"the log at {address} refuses this user: {error}. {_remedy(error)}") from None
@@ -62,6 +63,8 @@ def passing_fault(error: Exception, address: str) -> LogFault:
     if word in _PASSING:
         return LogFault(word.lower(), _PASSING[word])
     if isinstance(error, redis_errors.ResponseError):
+        if word == "NOGROUP":
+            raise _damaged(error, address) from None
         if _NO_LIBRARY in str(error):
             return LogFault("no_library", "it has lost the function library")
         raise error
@@ -73,6 +76,14 @@ def _word_of(error: Exception) -> str:
         if isinstance(error, kind):
             return word
     return str(error).partition(" ")[0] if isinstance(error, redis_errors.ResponseError) else ""
+
+
+def _damaged(error: Exception, address: str) -> SinkError:
+    return SinkError(
+        "log_damaged",
+        f"the log at {address} has lost a part of this job ({error}): did somebody delete keys? `runner fsck JOB` says "
+        "what is left; finished rows are in the log as long as its entries are",
+    )
 
 
 def _remedy(error: Exception) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import socket
 import subprocess
 import time
 from typing import TYPE_CHECKING, Any
@@ -32,14 +33,22 @@ class RedisProcess:
     def client(self, **options: Any) -> Any:
         return redis.Redis(unix_socket_path=str(self.socket), protocol=2, **options)
 
-    def start(self) -> None:
+    def launch(self) -> None:
+        """Start and do not wait."""
         options = {"port": "0", "unixsocket": str(self.socket), "dir": str(self.folder), **self.settings}
         arguments = [part for name, value in options.items() for part in (f"--{name}", value)]
         self.process = subprocess.Popen([self.binary, *arguments], stdout=subprocess.DEVNULL)
+
+    def start(self) -> None:
+        self.launch()
         deadline = time.monotonic() + 10
         while not self.answers():
             assert time.monotonic() < deadline, "redis-server did not start"
             time.sleep(0.01)
+
+    def listens(self) -> bool:
+        with socket.socket(socket.AF_UNIX) as connection:
+            return connection.connect_ex(str(self.socket)) == 0
 
     def answers(self) -> bool:
         try:
