@@ -13,14 +13,18 @@ from typing import TYPE_CHECKING
 from streamrunner.runner.errors import RunnerError
 from streamrunner.runner.outputs import export_to, open_output, output_place
 from streamrunner.runner.result_feed import ResultFeed
+from streamrunner.runner.retention import ExportBeat
+from streamrunner.runner.selection import Selection
 from streamrunner.sinks.errors import SinkError
+from streamrunner.sinks.outputs.append_file import AppendFile
 
 if TYPE_CHECKING:
+    from array import array
+
     import redis
 
     from streamrunner.runner.job import JobContext
     from streamrunner.runner.spec import OutputSpec
-    from streamrunner.sinks.outputs.append_file import AppendFile
     from streamrunner.sinks.outputs.parts import PartsFolder
     from streamrunner.sinks.server import LogServer
 
@@ -40,6 +44,8 @@ class Exporter:
         self._server = server
         self._output = output
         self.place = output_place(job, output)
+        required = [output_place(job, one) for one in job.spec.outputs]
+        self._beat = ExportBeat(job, server, self.place, required)
         self.fault: SinkError | RunnerError | None = None
         self._target: AppendFile | PartsFolder | None = None
         self._finish = threading.Event()
@@ -135,10 +141,24 @@ class Exporter:
         feed = ResultFeed(client, self._job.keys)
         export = export_to(target, self._output, feed)
         export.settle()
+        self._tell(feed, target, now=True)
         while not feed.ended:
             is_finishing = self._finish.is_set()
             applied = feed.poll(None if is_finishing else _POLL_MS)
             if applied is not None:
                 export.advance(applied)
             elif is_finishing:
-                return
+                break
+            self._tell(feed, target, now=False)
+        self._tell(feed, target, now=True)
+
+    def _tell(self, feed: ResultFeed, target: AppendFile | PartsFolder, *, now: bool) -> None:
+        if not isinstance(target, AppendFile):
+            return  # results that parts need may not leave the log: `spec` refuses that
+        file = target
+
+        def written() -> array[int]:
+            file.sync()
+            return file.packed
+
+        self._beat.tell(feed, Selection(self._output.rows, self._output.order), written, now=now)

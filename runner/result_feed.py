@@ -33,6 +33,11 @@ class ResultFeed:
         self._reader = LogReader(client, keys, cursor=Cursor(last_id))
 
     @property
+    def last_id(self) -> str:
+        """The last entry that was read."""
+        return self._reader.cursor.log
+
+    @property
     def ended(self) -> bool:
         """Whether the job has ended."""
         return self.index.state.ended

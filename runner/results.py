@@ -96,8 +96,8 @@ class ResultReader:
         if kind in BODY_EVENTS and not payload:
             raise SinkError(
                 "results_missing",
-                f"the log of {self._keys.job_id} no longer holds the result of row {event.row}: it was purged, or its "
-                "server lost it; an output that was written before has it",
+                f"the log of {self._keys.job_id} no longer holds the result of row {event.row}: `retention: results` "
+                "has let it go, or its server lost it; an output that was written before has it",
             )
         return result_record(kind, event, payload)
 

@@ -188,7 +188,7 @@ class EventsSpec(Section):
 
     flush_ms: Annotated[Int, Field(ge=1, le=10_000)] = 50
     progress_interval: Annotated[str, AfterValidator(_duration)] = "1s"
-    retention: Literal["live", "full"] = "live"
+    retention: Literal["live", "full", "results"] = "live"
 
     @property
     def progress_interval_s(self) -> float:
@@ -263,6 +263,16 @@ class JobSpec(Section):
             raise PydanticCustomError("outputs", "two `outputs` have the same path: give each its own file")
         if self.input is not None and os.path.normpath(self.input.path) in paths:
             raise PydanticCustomError("outputs", "an output has the path of the input: give it another")
+        whole = [output.path for output in self.outputs if output.format == "parquet" or "://" in output.path]
+        if self.events.retention == "results" and (whole or not self.outputs):
+            # Parts are written again when a row of theirs is retried, and then need every result once more.
+            what = f"{whole[0]!r} is written in parts, which need" if whole else "without `outputs` nothing else has"
+            raise PydanticCustomError(
+                "outputs",
+                "`events.retention: results` lets results leave the log once local JSON lines or CSV files have them; "
+                "{what} them there: set it to live",
+                {"what": what},
+            )
         return self
 
 

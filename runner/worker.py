@@ -212,7 +212,7 @@ class Worker:
                 # A server that lost its tail has rows open again that were done: the join tells which.
                 self._lease.faulted.set()
             return None
-        if self._job.spec.events.retention == "live":
+        if self._job.spec.events.retention != "full":
             self._log.expire_steps(_STEPS_TTL_MS)
         return Outcome.ENDED
 
@@ -360,7 +360,7 @@ class Worker:
 
     def _forget_predecessors(self) -> None:
         """Whoever finishes the last range of a dead worker lets its tokens go."""
-        if self._job.spec.events.retention == "live":
+        if self._job.spec.events.retention != "full":
             for worker in self._predecessors - {self._lease.worker}:
                 self._log.forget(worker, _FOLLOW_MS)
         self._predecessors.clear()

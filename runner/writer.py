@@ -98,7 +98,7 @@ class LogWriter:
         self._pending = Pending()
         self._next_n = 1
         self._last_flush = time.monotonic()
-        self._trims = job.spec.events.retention == "live"
+        self._trims = job.spec.events.retention != "full"
         self._kept = KeptFlushes(KEEP_S if log.may_lose_tail else 0.0)
         self._cuts: list[tuple[str, int]] = []
         self.open_rows: int | None = None
@@ -237,7 +237,7 @@ class LogWriter:
             self.sums = JobSums(int(reply["completed"]), int(reply["failed"]), int(reply["output_tokens"]))
 
     def _trim_point(self, in_flight: list[RowRun]) -> str:
-        """Under `live` retention, the step id below which no row in flight has tokens."""
+        """Unless all tokens are kept, the step id below which no row in flight has tokens."""
         if not self._trims or self._next_n % _TRIM_EVERY:
             return ""
         needed = min((run.first_n for run in in_flight if run.first_n is not None), default=self._next_n)

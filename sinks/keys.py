@@ -65,6 +65,11 @@ class JobKeys:
         """Hash from SHA-256 to the bytes of a result that is too large for its stream."""
         return self._key("blobs")
 
+    @property
+    def exporters(self) -> str:
+        """Hash from output to `<Unix ms> <seq>`: its last heartbeat, and up to where it has all results it wants."""
+        return self._key("exporters")
+
     def lease(self, worker: str) -> str:
         """Return the key that a living worker keeps from expiring."""
         return self._key(f"lease:{_checked('worker id', worker)}")

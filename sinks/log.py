@@ -276,6 +276,15 @@ class JobLog:
         """Declare another worker dead; only for who can prove it."""
         return self._call("lost", [worker, self._by, reason], worker)
 
+    def export(self, exporter: str, seen: str, until: int, required: Sequence[str] | None) -> Reply:
+        """Say that an exporter lives and has all results up to seq `until`: OK with `trimmed` and `held_by`, or STALE.
+
+        seen: the id of the last entry it has read. required: exporters without whose word nothing is trimmed; None if
+        results stay in any case.
+        """
+        trims = "0" if required is None else "1"
+        return self._call("export", [exporter, seen, until, trims, *(required or ())])
+
     def repair(
         self,
         last_id: str,

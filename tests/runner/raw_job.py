@@ -32,12 +32,14 @@ WHOLE = [
 class RawJob:
     """A job of some rows in one range, written as a worker writes it."""
 
-    def __init__(self, server: LogServer, rows: int = 4) -> None:
+    def __init__(self, server: LogServer, rows: int = 4, spec: dict[str, Any] | None = None) -> None:
         self.server = server
         self.id = f"job_stream{next(_ids)}"
         self.keys = JobKeys(self.id)
         self.log = JobLog(server, self.keys, "t", patience_s=10.0)
-        self.log.submit({"name": "t", "rows": rows, "ranges": 1, "spec": {}}, rows, [{"first": 0, "count": rows}])
+        self.log.submit(
+            {"name": "t", "rows": rows, "ranges": 1, "spec": spec or {}}, rows, [{"first": 0, "count": rows}]
+        )
         self.raw: Any = server.client()
         self._workers: dict[str, tuple[WorkerLease, int]] = {}
         self.range = ""

@@ -87,5 +87,63 @@ local function purge(keys, args)
   return reply({s = 'OK', keys = gone})
 end
 
+---------------------------------------------------------------------------------------------------
+-- export   ARGV exporter seen until trim required...      OK trimmed held_by | STALE | NOJOB
+-- An exporter says that it lives and has, durably, all results up to seq `until`. seen: the last entry it has read; STALE
+-- if the log no longer holds it. trim '1': payloads that every exporter has go, down to the slowest one that was heard of
+-- within a day. Nothing goes before each of `required` has said a word; held_by names who holds the rest.
+---------------------------------------------------------------------------------------------------
+local HOLD_MS = 24 * 3600 * 1000
+
+local function slowest(job, exporters)
+  local oldest, name
+  local held = redis.call('HGETALL', exporters)
+  for i = 1, #held, 2 do
+    local time, seq = string.match(held[i + 1], '^(%d+) (%d+)$')
+    if tonumber(job.time) - tonumber(time) < HOLD_MS and (not oldest or tonumber(seq) < oldest) then
+      oldest, name = tonumber(seq), held[i]
+    end
+  end
+  return oldest, name
+end
+
+local function drop_blobs(job, res, behind)
+  if redis.call('EXISTS', job.blobs) == 0 then return end
+  local start = '-'
+  repeat
+    local page = redis.call('XRANGE', res, start, '(' .. behind, 'COUNT', 100)
+    for _, entry in ipairs(page) do
+      local payload = entry[2][4]
+      if string.sub(payload, 1, 7) == '{"ref":' then redis.call('HDEL', job.blobs, cjson.decode(payload).ref.sha256) end
+      start = '(' .. entry[1]
+    end
+  until #page < 100
+end
+
+local function export(keys, args)
+  local exporter, seen, trim = args[1], args[2], args[4] == '1'
+  local done_until = integer(args[3], 'until')
+  local job = open(keys)
+  if not job.status then return reply({s = 'NOJOB'}) end
+  local exporters = string.match(keys[1], '^(.*):log$') .. ':exporters'
+  if #redis.call('XRANGE', keys[1], seen, seen) == 0 or done_until > job.seq then return reply(standing(job, 'STALE')) end
+  redis.call('HSET', exporters, exporter, job.time .. ' ' .. string.format('%d', done_until))
+  local done = standing(job, 'OK')
+  done.trimmed = 0
+  if not trim then return reply(done) end
+  for i = 5, #args do
+    if redis.call('HEXISTS', exporters, args[i]) == 0 then
+      done.held_by = args[i]
+      return reply(done)
+    end
+  end
+  local oldest, name = slowest(job, exporters)
+  local behind = string.format('%d-0', oldest + 1)
+  drop_blobs(job, keys[2], behind)
+  done.held_by, done.trimmed = name, redis.call('XTRIM', keys[2], 'MINID', behind)
+  return reply(done)
+end
+
+redis.register_function('sr_v1_export', export)
 redis.register_function('sr_v1_repair', repair)
 redis.register_function('sr_v1_purge', purge)
