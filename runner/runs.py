@@ -71,7 +71,7 @@ class Runs:
         """Start one row, from its durable tokens where it has some; a row that cannot run fails alone."""
         row = claimed.row
         if isinstance(row, RowError):
-            self._fail(claimed, row.custom_id or "", row.index, row.code, row.message, row.param)
+            self._fail(claimed, row.custom_id or f"row-{row.index}", row.index, row.code, row.message, row.param)
             return
         try:
             prepared = prepare_request(row, self._job.spec, self._job.seed, self._tokenizer, self._max_model_len)

@@ -22,7 +22,7 @@ from streamrunner.sinks.keys import JobKeys
 from streamrunner.sinks.log import Flush, JobLog, Terminal, WorkerLease, claimed_range
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     from streamrunner.sinks.server import LogServer
 
@@ -123,16 +123,18 @@ ROW_ERROR = {"code": "context_length_exceeded", "message": "too long", "param": 
 class LogJob:
     """A job in a real log without an engine: its worker has claimed all rows and ends them as a test says."""
 
-    def __init__(self, server: LogServer, folder: Path, num_rows: int) -> None:
+    def __init__(self, server: LogServer, folder: Path, num_rows: int, outputs: Sequence[dict[str, Any]] = ()) -> None:
         rows = [json.dumps({"custom_id": f"c{i}", "prompt": "x"}) for i in range(num_rows - 1)] + ["{oops"]
         (folder / "rows.jsonl").write_text("".join(row + "\n" for row in rows))
         self.server, self.folder, self.num_rows, self.num_flushes = server, folder, num_rows, 0
-        self.spec = JobSpec.model_validate({"name": "t", "model": "m", "input": {"path": "rows.jsonl"}})
+        plain = {"name": "t", "model": "m", "input": {"path": "rows.jsonl"}, "outputs": outputs}
+        self.spec = JobSpec.model_validate(plain)
         self.context = JobContext("job_log", JobKeys("job_log"), self.spec, 7, folder, 1700)
         self.client: Any = server.client()
         self.log = JobLog(server, self.context.keys, "test", patience_s=5)
         scan = scan_input(self.spec, folder, folder)
-        data = {"name": "t", "rows": scan.rows, "spec": self.spec.model_dump(mode="json", exclude_none=True)}
+        spec = self.spec.model_dump(mode="json", exclude_none=True)
+        data = {"name": "t", "rows": scan.rows, "spec": spec, "seed": 7, "base": str(folder)}
         self.log.submit(data, scan.rows, [asdict(one) for one in scan.ranges])
         JobDirectory(self.client, "sr").announce(self.context.job_id, "t")
         reply = self.log.join("a", "token", {"host": "h", "pid": 1, "fingerprint": {}})
@@ -141,18 +143,18 @@ class LogJob:
         for _ in scan.ranges:
             self.claims.append(claimed_range(self.log.claim(self.lease, [one.id for one in self.claims])))
 
-    def finish(self, *rows: int, failed: bool = False, attempt: int = 1, size: int = 0) -> None:
+    def finish(self, *rows: int, failed: bool = False, attempt: int = 1, text: str = "text of {}") -> None:
         """End rows in one flush, each with its number in its text."""
         self.num_flushes += 1
-        terminals = [self._terminal(row, failed, attempt, size) for row in rows]
+        terminals = [self._terminal(row, failed, attempt, text.replace("{}", str(row))) for row in rows]
         assert self.log.flush(self.lease, Flush(self.num_flushes, b"", "", (), terminals))["s"] == "OK"
 
-    def _terminal(self, row: int, failed: bool, attempt: int, size: int) -> Terminal:
+    def _terminal(self, row: int, failed: bool, attempt: int, text: str) -> Terminal:
         [held] = [one for one in self.claims if 0 <= row - one.spec["first"] < one.spec["count"]]
         data = {"row": row, "custom_id": f"c{row}", "attempt": attempt, "range": held.id, "claim": held.claim}
         usage = {"prompt_tokens": 1, "completion_tokens": 2, "total_tokens": 3}
         data |= {"error": ROW_ERROR} if failed else {"finish_reasons": ["stop"], "usage": usage}
-        choice = {"index": 0, "text": f"text of {row}" + "." * size, "finish_reason": "stop"}
+        choice = {"index": 0, "text": text, "finish_reason": "stop"}
         body = {"error": ROW_ERROR} if failed else {"choices": [choice], "usage": usage}
         kind = "request.failed" if failed else "request.completed"
         return Terminal(row, held.id, held.claim, kind, data, json.dumps(body).encode(), 1, 2)
@@ -163,9 +165,9 @@ class LogJob:
 
 
 @pytest.fixture
-def log_job(embedded: LogServer, tmp_path: Path) -> Callable[[int], LogJob]:
-    """Makes a job of so many rows, the last of which is no JSON: `log_job(70)`."""
-    return lambda num_rows: LogJob(embedded, tmp_path, num_rows)
+def log_job(embedded: LogServer, tmp_path: Path) -> Callable[..., LogJob]:
+    """Makes a job of so many rows, the last of which is no JSON: `log_job(70)`, and with `outputs`."""
+    return lambda num_rows, outputs=(): LogJob(embedded, tmp_path, num_rows, outputs)
 
 
 def chat(number: int, **body: Any) -> str:
