@@ -64,6 +64,7 @@ class Feed:
         self._client = client
         self._rows: deque[ClaimedRow] = deque()
         self._given_back: list[str] = []
+        self._predecessors: set[str] = set()
         self.held: dict[str, HeldRange] = {}
         self.unreadable: RunnerError | None = None
         self.num_given_back = 0
@@ -119,13 +120,20 @@ class Feed:
         """The next row, half-finished ones of a dead worker in the order of their range."""
         return self._rows.popleft() if self._rows else None
 
-    def close(self, range_id: str, row: int) -> HeldRange | None:
-        """Note that a row has its terminal event; the range, if that was its last open row: it is no longer held."""
+    def close(self, range_id: str, row: int) -> None:
+        """Note that a row has its terminal event; a range without open rows is no longer held."""
         held = self.held.get(range_id)
         if held is None:
-            return None
+            return
         held.open_rows.discard(row)
-        return None if held.open_rows else self.held.pop(range_id)
+        if not held.open_rows:
+            del self.held[range_id]
+            self._predecessors.update(one.worker for one in held.previous)
+
+    def take_predecessors(self) -> set[str]:
+        """Earlier owners of ranges that were finished since the last call."""
+        found, self._predecessors = self._predecessors, set()
+        return found
 
     @property
     def waiting(self) -> list[ClaimedRow]:

@@ -11,31 +11,31 @@ recomputed by the next one from the tokens that are durable.
 from __future__ import annotations
 
 import enum
-import queue
 import threading
 import time
 from typing import TYPE_CHECKING, Any
 
 from redis.exceptions import RedisError
 
-from streamrunner.engine.loop import EngineLoop, LoopEnd
 from streamrunner.runner.errors import ExitCode, RunnerError
 from streamrunner.runner.feed import Feed
 from streamrunner.runner.ids import new_ulid
 from streamrunner.runner.limits import Breach, Tally, find_breach
 from streamrunner.runner.meter import Meter
 from streamrunner.runner.open_work import OpenWork
+from streamrunner.runner.ownership import Ownership
 from streamrunner.runner.runs import Runs
 from streamrunner.runner.settings import LiveSettings
 from streamrunner.runner.stall import StallWatch
+from streamrunner.runner.step_queue import StepQueue
 from streamrunner.runner.writer import LeaseGone, LogWriter
-from streamrunner.sinks.log import ClaimedRange, JobLog, Reply, StepSource, claimed_range
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     import redis
 
+    from streamrunner.engine.loop import EngineLoop
     from streamrunner.engine.step import StepOutput
     from streamrunner.engine.tokenizer import Tokenizer
     from streamrunner.runner.flight import RowRun
@@ -43,14 +43,13 @@ if TYPE_CHECKING:
     from streamrunner.runner.lease import LeaseKeeper
     from streamrunner.runner.row_work import Kind, WorkSum
     from streamrunner.runner.stop_rules import Fired
+    from streamrunner.sinks.log import JobLog, Reply
 
 # How many sequences wait in the engine beyond those that run: enough that it never starves between two flushes.
 _AHEAD = 16
 _CLAIM_RETRY_S = 0.5
 # Followers get this long to read the tokens of an ended job; its results and history stay.
 _STEPS_TTL_MS = 3_600_000
-# And this long for those of a worker that is gone, once its rows have ended.
-_FOLLOW_MS = 120_000
 # So many ranges in a row that cannot be read, and this machine leaves the job to others.
 _MAX_GIVEN_BACK = 3
 
@@ -92,10 +91,11 @@ class Worker:
         self._meter = Meter(job.spec.events.progress_interval_s)
         self._runs = Runs(job, loop, tokenizer, max_model_len, self._writer, self._meter, self._look_at)
         self._open_work = OpenWork(client, job.keys, job.spec.sampling)
+        self._steps = StepQueue(loop, job.spec.events.flush_ms / 1000)
+        self._ownership = Ownership(log, lease, self._feed, self._runs, self._writer)
         self._stall = StallWatch(job.spec.engine.step_timeout_s)
         self._max_running = job.spec.engine.max_num_seqs
         self._next_claim = 0.0
-        self._predecessors: set[str] = set()
         self._fired: Fired | None = None
         self._leaves_early = threading.Event()
 
@@ -110,13 +110,13 @@ class Worker:
         Raises SinkError if the log stays unreachable, RunnerError if the engine died (`engine_died`) or hangs for good
         (`engine_stalled`), or if no range of the input can be read here.
         """
-        self._reconcile(joined)
+        self._ownership.reconcile(joined)
         while True:
             outcome = self._standing()
             if outcome is not None:
                 return outcome
             has_claimed = self._refill()
-            steps = self._next_steps(may_wait=self._runs.num_sequences > 0 or not has_claimed)
+            steps = self._steps.next(may_wait=self._runs.num_sequences > 0 or not has_claimed)
             for step in steps:
                 self._take_step(step)
             self._look(stepped=bool(steps))
@@ -126,7 +126,7 @@ class Worker:
 
     def stop(self, reason: str) -> None:
         """Keep all that is done: flush the last steps and give the lease back. The log may refuse; then it expires."""
-        for step in self._drain():
+        for step in self._steps.drain():
             self._take_step(step)
         self._flush()
         self._lease.leave(self._log, reason)
@@ -201,7 +201,7 @@ class Worker:
         self._lease.observe(self._log.control(new_ulid(), "pause", {"reason": fired.message}))
 
     def _end(self, status: str, reason: str, limit: str = "") -> Outcome | None:
-        for step in self._drain():
+        for step in self._steps.drain():
             self._take_step(step)
         self._flush()
         reply = self._log.end(status, reason, limit)
@@ -260,28 +260,6 @@ class Worker:
             self._end("completed", "")
 
     # ── steps out ───────────────────────────────────────────────────────────────────────────────────────────────────
-
-    def _next_steps(self, *, may_wait: bool) -> list[StepOutput]:
-        try:
-            first = self._loop.outputs.get(timeout=self._job.spec.events.flush_ms / 1000 if may_wait else 0)
-        except queue.Empty:
-            return []
-        if isinstance(first, LoopEnd):
-            raise RunnerError("engine_died", f"the engine stopped: {first.error or 'closed'}", ExitCode.INTERNAL)
-        return [first, *self._drain()]
-
-    def _drain(self) -> list[StepOutput]:
-        """What the engine has put out by now; its end, if it comes, is left to the next wait."""
-        steps: list[StepOutput] = []
-        while True:
-            try:
-                item = self._loop.outputs.get_nowait()
-            except queue.Empty:
-                return steps
-            if isinstance(item, LoopEnd):
-                self._loop.outputs.put(item)
-                return steps
-            steps.append(item)
 
     def _take_step(self, step: StepOutput) -> None:
         self._meter.take(step)
@@ -343,59 +321,23 @@ class Worker:
                 rejoined = self._rejoin()
             else:
                 rejoined = False
-        self._follow_splits()
-        self._forget_predecessors()
+        self._ownership.follow_splits()
+        if self._job.spec.events.retention != "full":
+            self._ownership.forget_predecessors()
 
     def _row_closed(self, range_id: str, row: int, _verdict: Any) -> None:
         # CLOSED and STALE too: either way the row is no longer this worker's to finish.
-        finished = self._feed.close(range_id, row)
-        if finished is not None:
-            self._predecessors.update(one.worker for one in finished.previous)
-
-    def _follow_splits(self) -> None:
-        """Let go of rows that others have split off since the last flush."""
-        for range_id, limit in self._writer.take_cuts():
-            self._feed.narrow(range_id, limit)
-            self._runs.drop(lambda run, cut=(range_id, limit): run.range == cut[0] and run.row.index >= cut[1])  # type: ignore[misc]
-
-    def _forget_predecessors(self) -> None:
-        """Whoever finishes the last range of a dead worker lets its tokens go."""
-        if self._job.spec.events.retention != "full":
-            for worker in self._predecessors - {self._lease.worker}:
-                self._log.forget(worker, _FOLLOW_MS)
-        self._predecessors.clear()
+        self._feed.close(range_id, row)
 
     def _rejoin(self) -> bool:
         """Acquire the lease anew and append all that is in flight again; False if the job has ended meanwhile."""
-        reply = self._lease.join(self._log)
-        if reply["s"] != "OK":
-            self._lease.faulted.clear()
+        num_taken = self._ownership.rejoin()
+        if num_taken is None:
             self._say("the job ended while this worker was away: what it had in flight is dropped")
             return False
-        held = {one.id: one for one in map(claimed_range, reply["held"] or ())}
-        num_taken = self._writer.rejoined(held)
-        num_taken += len(self._runs.drop(lambda run: not _is_held(held.get(run.range), run.claim, run.row.index)))
         if num_taken:
             message = (
                 f"{num_taken} rows went to another worker while this one was away; what it had for them is dropped"
             )
             self._notice("rows_taken_over", message)
-        self._reconcile(reply)
-        self._runs.append_again()
         return True
-
-    def _reconcile(self, joined: Reply) -> None:
-        """Bring the ranges this worker believes to hold in line with those the log says it holds."""
-        held = {one.id: one for one in map(claimed_range, joined["held"] or ())}
-        for range_id, mine in list(self._feed.held.items()):
-            if range_id not in held or held[range_id].claim != mine.claim:
-                self._feed.drop(range_id)
-        known = {run.row.index for run in self._runs.in_flight} | self._writer.pending_rows
-        for one in held.values():
-            sources = [*one.previous, StepSource(self._lease.worker, one.since)]
-            self._feed.narrow(one.id, one.rows.stop)
-            self._feed.adopt(self._lease.lease, one, sources, skip=known)
-
-
-def _is_held(held: ClaimedRange | None, claim: int, row: int) -> bool:
-    return held is not None and held.claim == claim and row in held.rows

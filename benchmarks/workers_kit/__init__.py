@@ -1,0 +1,3 @@
+"""Parts of the workers benchmark: an engine that sleeps, and one worker process around it."""
+
+from __future__ import annotations
