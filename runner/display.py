@@ -94,6 +94,40 @@ class Display:
             self._progress.update(self._task, completed=state.finished_rows, facts=facts)
 
 
+class Counting:
+    """Progress of something that goes through rows before there is a job: `add` rows as they are done."""
+
+    def __init__(self, what: str, total: int) -> None:
+        self._what = what
+        self._total = total
+        self._done = 0
+        self._began = time.monotonic()
+        self._next_plain = self._began + _PLAIN_EVERY_S
+        self._progress = _make_progress() if sys.stderr.isatty() else None
+        self._task = self._progress.add_task("", total=total, facts=what) if self._progress is not None else None
+
+    def __enter__(self) -> Self:
+        if self._progress is not None:
+            self._progress.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._progress is not None:
+            self._progress.stop()
+
+    def add(self, rows: int) -> None:
+        """Count rows that are done."""
+        self._done += rows
+        now = time.monotonic()
+        rate = self._done / max(now - self._began, 1e-6)
+        facts = f"{self._what}  {rate:.0f} rows/s  ~{format_seconds((self._total - self._done) / max(rate, 1e-6))} left"
+        if self._progress is not None and self._task is not None:
+            self._progress.update(self._task, completed=self._done, facts=facts)
+        elif now >= self._next_plain:
+            self._next_plain = now + _PLAIN_EVERY_S
+            sys.stderr.write(f"{self._done}/{self._total} rows  {facts}\n")
+
+
 def _make_progress() -> Progress:
     """A bar that never wraps: on a narrow terminal the bar goes first, then the end of the facts."""
     from rich.console import Console

@@ -66,7 +66,7 @@ def _known_jobs(ctx: click.Context) -> list[tuple[str, str]]:
     from streamrunner.runner.place import PREFIX
     from streamrunner.sinks.directory import JobDirectory
 
-    reader = _reader(_where(ctx))
+    reader = running_reader(_where(ctx))
     jobs = JobDirectory(reader, PREFIX).jobs()[::-1] if reader is not None else []
     names = dict.fromkeys(one.name for one in jobs)
     return [*((name, "its newest job") for name in names), *((one.job_id, one.name) for one in jobs)]
@@ -85,7 +85,7 @@ def _where(ctx: click.Context) -> Where:
     return Where(settings.get("redis_url"), Path(settings.get("data_dir") or default_data_dir()))
 
 
-def _reader(where: Where) -> Any:
+def running_reader(where: Where) -> Any:
     """A client of a server that runs already; None where the private one does not."""
     if where.redis_url:
         from streamrunner.sinks.server import ExternalServer

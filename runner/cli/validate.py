@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -14,8 +15,11 @@ from streamrunner.runner.errors import RunnerError
 from streamrunner.runner.terminal import clean
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from streamrunner.runner.inputs import InputScan
     from streamrunner.runner.rows import RowError
+    from streamrunner.runner.spec import JobSpec
 
 _SHOWN_ERRORS = 20
 
@@ -23,8 +27,13 @@ _SHOWN_ERRORS = 20
 @click.command()
 @click.argument("spec", type=click.Path(path_type=Path))
 @click.option("--json", "as_json", is_flag=True, help="Counts and errors as one JSON object, whatever the exit code.")
+@click.option("--dry-run", is_flag=True, help="Count the tokens of every row too, and predict time and memory.")
+@click.option(
+    "--speed", type=click.Choice(["auto", "last", "measure", "none"]), default="auto", show_default=True,
+    help="With --dry-run, time from the last job of this model, or from a short measurement; auto: the first there is.",
+)  # fmt: skip
 @where_options
-def validate(where: Where, spec: Path, as_json: bool) -> None:
+def validate(where: Where, spec: Path, as_json: bool, dry_run: bool, speed: str) -> None:
     """Check a job file and every row of its input, without running anything.
 
     A file that could not be submitted exits with 4; rows that would fail alone are listed. Input may be JSON lines,
@@ -33,26 +42,43 @@ def validate(where: Where, spec: Path, as_json: bool) -> None:
     \b
     runner validate job.yaml
     runner validate job.yaml --json
+    runner validate job.yaml --dry-run
+    runner validate job.yaml --dry-run --speed measure --json
     """
     try:
-        scan = _scan(spec, where)
+        with _scanned(spec, where) as (job, scan):
+            dry = _dry_run(job, scan, spec.parent, where, speed) if dry_run else None
     except RunnerError as error:
         if as_json:
             click.echo(json.dumps(_refusal(error), ensure_ascii=False))
         raise
     if as_json:
-        click.echo(json.dumps(_as_json(scan), ensure_ascii=False))
+        told = _as_json(scan) if dry is None else {**_as_json(scan), "dry_run": dry}
+        click.echo(json.dumps(told, ensure_ascii=False))
     else:
         _show(spec, scan)
+        if dry is not None:
+            from streamrunner.runner.cli.dry_run import show_dry_run
+
+            show_dry_run(dry)
 
 
-def _scan(spec: Path, where: Where) -> InputScan:
+@contextmanager
+def _scanned(spec: Path, where: Where) -> Iterator[tuple[JobSpec, InputScan]]:
+    """The job and its input, readable until the end of the block."""
     from streamrunner.runner.inputs import scan_input
     from streamrunner.runner.spec import load_spec
     from streamrunner.runner.spool import passing_data_dir
 
     with passing_data_dir(where.data_dir) as folder:
-        return scan_input(load_spec(spec), spec.parent, folder)
+        job = load_spec(spec)
+        yield job, scan_input(job, spec.parent, folder)
+
+
+def _dry_run(job: JobSpec, scan: InputScan, base: Path, where: Where, speed: str) -> dict[str, Any]:
+    from streamrunner.runner.cli.dry_run import run_dry
+
+    return run_dry(job, scan, base, where, speed)
 
 
 def _show(spec: Path, scan: InputScan) -> None:
