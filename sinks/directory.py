@@ -75,7 +75,7 @@ class JobDirectory:
     def withdraw(self, job_id: str) -> None:
         """Forget the submit key of a job, so that the next submit of its file makes a new one. Idempotent."""
         for name in self._client.scan_iter(match=submit_key(self._prefix, "") + "*", count=_SCAN_COUNT):
-            with self._client.pipeline() as pipe:
+            with self._client.pipeline(transaction=True) as pipe:
                 pipe.watch(name)
                 if pipe.get(name) != job_id.encode():
                     continue

@@ -14,6 +14,7 @@ import click
 from streamrunner.runner.place import PREFIX, default_data_dir
 
 if TYPE_CHECKING:
+    from streamrunner.sinks.archive import JobFolder
     from streamrunner.sinks.directory import JobDirectory, JobPointer
     from streamrunner.sinks.keys import JobKeys
     from streamrunner.sinks.server import LogServer
@@ -85,8 +86,12 @@ def opened(where: Where) -> Iterator[LogServer]:
 
 
 @contextmanager
-def found_job(where: Where, wanted: str) -> Iterator[FoundJob]:
-    """The job that `wanted` means; it is ended first if its time was over."""
+def found_job(where: Where, wanted: str, *, reads: bool = False) -> Iterator[FoundJob]:
+    """The job that `wanted` means; it is ended first if its time was over.
+
+    reads: the verb changes nothing, so an archived job of the data dir is as good as one on the server.
+    """
+    from streamrunner.runner.archive import archived_already, find_archived
     from streamrunner.runner.control import Controller
     from streamrunner.sinks.directory import JobDirectory
     from streamrunner.sinks.keys import JobKeys
@@ -94,7 +99,24 @@ def found_job(where: Where, wanted: str) -> Iterator[FoundJob]:
     with opened(where) as server:
         reader = server.reader()
         directory = JobDirectory(reader, PREFIX)
+        folder = find_archived(where.data_dir, directory, wanted)
+        if folder is not None:
+            if not reads:
+                raise archived_already(folder)
+            yield _found_in(folder)
+            return
         pointer = directory.find(wanted)
         found = FoundJob(pointer, JobKeys(pointer.job_id, PREFIX), reader, directory, server)
         Controller(server, found.keys, "cli").settle()
         yield found
+
+
+def _found_in(folder: JobFolder) -> FoundJob:
+    from streamrunner.sinks.archive_server import ArchiveServer
+    from streamrunner.sinks.directory import JobDirectory, JobPointer
+    from streamrunner.sinks.keys import JobKeys
+
+    manifest, server = folder.manifest, ArchiveServer(folder, PREFIX)
+    pointer = JobPointer(manifest.job, manifest.name, manifest.announced_ms)
+    reader: Any = server.reader()
+    return FoundJob(pointer, JobKeys(manifest.job, PREFIX), reader, JobDirectory(reader, PREFIX), server)

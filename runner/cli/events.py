@@ -57,7 +57,7 @@ def events(
         raise click.UsageError(
             "--snapshot begins with the whole job so far, --since behind one event: give one of them"
         )
-    with found_job(where, job) as found:
+    with found_job(where, job, reads=True) as found:
         source = Source.of(found.server, found.pointer.job_id)
         view = View(types or None, rows or None)
         return _print(Watch(source, view, WatchOptions(since or None, snapshot, follow)), as_json)

@@ -34,7 +34,7 @@ def fsck(where: Where, job: str, wants_repair: bool, as_json: bool) -> int:
     """
     from streamrunner.runner.fsck import examine
 
-    with found_job(where, job) as found:
+    with found_job(where, job, reads=True) as found:
         client = found.server.client()
         report = examine(client, found.keys)
         is_repaired = wants_repair and report.is_repairable

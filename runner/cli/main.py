@@ -31,6 +31,7 @@ _VERBS = {
     "priority": ("control", "Let workers prefer a job, or leave it for later."),
     "worker": ("worker", "Add this machine to the jobs of a log; any number of workers share a job's rows."),
     "fsck": ("fsck", "Prove a job from its log, and rebuild what is derived from it."),
+    "archive": ("archive", "Move an ended job from the server to files that are still read."),
     "purge": ("purge", "Delete ended jobs from the server; output files stay."),
     "doctor": ("doctor", "Check this machine, the data dir and the log's server, and say what to do."),
     "completion": ("completion", "Print what makes TAB complete verbs, options and jobs."),

@@ -54,7 +54,7 @@ def results(where: Where, job: str, output: Path | None, order: str, rows: str, 
     if follow and output is not None:
         raise click.UsageError("--follow prints: without -o, or with `> FILE`")
     selection = Selection(rows, order)  # type: ignore[arg-type]
-    with found_job(where, job) as found:
+    with found_job(where, job, reads=True) as found:
         if follow:
             _follow(found, selection)
         elif output is None:

@@ -29,7 +29,7 @@ def status(where: Where, job: str, as_json: bool) -> None:
     """
     from streamrunner.runner.job_status import read_status
 
-    with found_job(where, job) as found:
+    with found_job(where, job, reads=True) as found:
         summary = read_status(found.reader, found.keys, found.pointer.name).raw
     if as_json:
         click.echo(json.dumps(dict(summary), ensure_ascii=False))

@@ -30,7 +30,7 @@ def watch(where: Where, job: str, as_json: bool) -> int:
     from streamrunner.runner.event_stream import Source, Watch, WatchOptions
     from streamrunner.runner.view import View
 
-    with found_job(where, job) as found:
+    with found_job(where, job, reads=True) as found:
         source = Source.of(found.server, found.pointer.job_id)
         shown = Watch(source, View(tokens=False, payloads=False), WatchOptions(snapshot=True))
         return _show(shown, found.pointer.job_id, as_json)
