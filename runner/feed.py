@@ -58,10 +58,9 @@ class Feed:
     num_given_back: how many, since the last one that could be read.
     """
 
-    def __init__(self, job: JobContext, log: JobLog, client: redis.Redis) -> None:
+    def __init__(self, job: JobContext, log: JobLog) -> None:
         self._job = job
         self._log = log
-        self._client = client
         self._rows: deque[ClaimedRow] = deque()
         self._given_back: list[str] = []
         self._predecessors: set[str] = set()
@@ -173,14 +172,19 @@ class Feed:
 
     def _running_rows(self, other: OtherRange) -> set[int]:
         """Rows of the range that its owner has begun, as its newest flushes show."""
-        entries = newest_steps(self._client, self._job.keys, other.worker, _NEWEST)
+        keys = self._job.keys
+        entries = self._log.ask(lambda client: newest_steps(client, keys, other.worker, _NEWEST))
         return {delta.row for entry in entries for delta in entry.deltas if delta.claim == other.claim}
 
     def _durable(self, spec: RangeSpec, sources: Iterable[StepSource]) -> dict[ChoiceKey, DurableChoice]:
-        keys = self._job.keys
+        keys, rows = self._job.keys, range(spec.first, spec.first + spec.count)
         # Read once from the earliest point, where a worker had the range twice.
-        entries = (entry for one in _merged(sources) for entry in read_steps(self._client, keys, *one))
-        return fold_steps(entries, range(spec.first, spec.first + spec.count))
+        wanted = _merged(sources)
+
+        def read(client: redis.Redis) -> dict[ChoiceKey, DurableChoice]:
+            return fold_steps((entry for one in wanted for entry in read_steps(client, keys, *one)), rows)
+
+        return self._log.ask(read)
 
 
 def _merged(sources: Iterable[StepSource]) -> list[StepSource]:

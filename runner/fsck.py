@@ -124,8 +124,10 @@ def _take_snapshot(client: redis.Redis, keys: JobKeys) -> _Snapshot:
     return _Snapshot(last[0][0].decode(), _texts(meta), (done or b"").rstrip(b"\0"), _texts(claims), _texts(attempts))
 
 
-def _texts(raw: dict[bytes, bytes]) -> dict[str, str]:
-    return {name.decode(): value.decode() for name, value in raw.items()}
+def _texts(raw: dict[bytes, bytes] | list[bytes]) -> dict[str, str]:
+    # In a Cluster redis-py leaves the replies of a transaction as the server gave them.
+    pairs = raw.items() if isinstance(raw, dict) else zip(raw[::2], raw[1::2], strict=True)
+    return {name.decode(): value.decode() for name, value in pairs}
 
 
 def _compare_meta(proof: LogProof, meta: dict[str, str], findings: Findings) -> None:

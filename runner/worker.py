@@ -85,7 +85,7 @@ class Worker:
         self._loop = loop
         self._should_stop = should_stop
         self._say = say
-        self._feed = Feed(job, log, client)
+        self._feed = Feed(job, log)
         self._writer = LogWriter(job, log, lease, self._row_closed, tokenizer.token)
         self._settings = LiveSettings(client, job.keys, job.spec)
         self._meter = Meter(job.spec.events.progress_interval_s)

@@ -7,7 +7,7 @@ the caller holds. So resending is ours alone (redis-py's own would repeat whole 
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from redis import exceptions as redis_errors
 
@@ -32,6 +32,7 @@ _LONGEST_DELAY_S = 1.0
 _REVIVAL_PASSES = ("log_unreachable", "data_dir_locked")
 
 Reply = dict[str, Any]
+T = TypeVar("T")
 
 
 class Terminal(NamedTuple):
@@ -313,14 +314,16 @@ class JobLog:
         keys: list[str] = [of.log, of.res, of.work, of.claims, of.done, of.meta]
         if worker is not None:
             keys += [self._keys.lease(worker), self._keys.steps(worker)]
-        return self._patiently(f"sr_v1_{function}", [len(keys), *keys, *args])
+        reply: Any = self.ask(lambda client: client.fcall(f"sr_v1_{function}", len(keys), *keys, *args))
+        return dict(decode_json(reply))
 
-    def _patiently(self, function: str, args: list[Any]) -> Reply:
+    def ask(self, question: Callable[[redis.Redis], T]) -> T:
+        """Put a question to the server with the same patience as a write; it may be put several times."""
         began, delay_s = time.monotonic(), 0.05
         fault: LogFault | None = None
         while True:
             try:
-                reply: Any = self._connected().fcall(function, *args)
+                answer = question(self._connected())
             except (*LOST, redis_errors.ResponseError) as error:
                 self._disconnect()
                 fault = passing_fault(error, self._server.address)
@@ -328,7 +331,7 @@ class JobLog:
                 if fault is not None:
                     self._outage = Outage(time.monotonic() - began, fault)
                     self._on_back()
-                return dict(decode_json(reply))
+                return answer
             if self._should_stop() or time.monotonic() + delay_s > began + self._patience_s:
                 raise LogUnreachable(f"the log at {self._server.address} takes no writes: {fault.message}")
             self._on_wait(fault)

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import socket
-import subprocess
-import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
 import redis
+from cluster import two_nodes
 from test_append_faults import INFO, completed
 
 from streamrunner.sinks.directory import JobDirectory
@@ -19,58 +17,13 @@ from streamrunner.sinks.reader import read_log, read_payloads
 from streamrunner.sinks.server import ExternalServer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-SLOTS = 16384
-
-
-def free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return int(free.getsockname()[1])
+    from collections.abc import Iterator
 
 
 @pytest.fixture(scope="module")
 def nodes(redis_binary: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[int]]:
-    ports, running = [], []
-    for _ in range(2):
-        folder, port = tmp_path_factory.mktemp("node"), free_port()
-        options = ["--port", str(port), "--cluster-port", str(free_port()), "--cluster-enabled", "yes"]
-        options += ["--dir", str(folder), "--appendonly", "yes", "--appendfsync", "always"]
-        running.append(subprocess.Popen([redis_binary, *options], stdout=subprocess.DEVNULL))
-        ports.append(port)
-    join_nodes(ports)
-    yield ports
-    for process in running:
-        process.kill()
-        process.wait()
-
-
-def join_nodes(ports: list[int]) -> None:
-    clients: list[Any] = [redis.Redis(port=port, decode_responses=True) for port in ports]
-    wait_until(lambda: all(answers(client) for client in clients))
-    buses = [client.config_get("cluster-port")["cluster-port"] for client in clients]
-    half = SLOTS // 2
-    clients[0].execute_command("CLUSTER", "ADDSLOTSRANGE", 0, half - 1)
-    clients[1].execute_command("CLUSTER", "ADDSLOTSRANGE", half, SLOTS - 1)
-    clients[0].execute_command("CLUSTER", "MEET", "127.0.0.1", ports[1], buses[1])
-    wait_until(lambda: all(client.cluster("info")["cluster_state"] == "ok" for client in clients))
-    for client in clients:
-        client.close()
-
-
-def answers(client: Any) -> bool:
-    try:
-        return bool(client.ping())
-    except redis.ConnectionError:
-        return False
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 20
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    with two_nodes(redis_binary, tmp_path_factory.mktemp("nodes")) as ports:
+        yield ports
 
 
 @pytest.mark.redis
