@@ -10,6 +10,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Generator
+from contextlib import suppress
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
@@ -41,7 +42,7 @@ ABANDONED_S = 20.0
 _FIRST_DELAY_S = 0.05
 _LONGEST_DELAY_S = 2.0
 # Results may be large: this many are held at a time.
-_PAYLOAD_PAGE = 32
+_PAYLOAD_PAGE = 16
 
 
 class Pause(NamedTuple):
@@ -152,10 +153,21 @@ class Follower:
             limit = _PAYLOAD_PAGE if self._view.payloads else PAGE
             self._items = yield from ask_for_entries(self._keys, self._merge, block_ms, limit)
         wanted = [item.entry for item in self._items if self._view.wants_payload(item.entry)]
-        payloads = (yield from ask_for_payloads(self._keys, wanted)) if wanted else {}
+        payloads = (yield from self._payloads_of(wanted)) if wanted else {}
         items, self._items = self._items, []
         self.is_idle = not items
         return [event for item in items if (event := self._deliver(item, payloads))]
+
+    def _payloads_of(self, entries: list[LogEntry]) -> Asking[dict[str, bytes]]:
+        """The results of these entries; one that retention has let go is left out, and its event comes without it."""
+        try:
+            return (yield from ask_for_payloads(self._keys, entries))
+        except SinkError:
+            found: dict[str, bytes] = {}
+        for entry in entries:
+            with suppress(SinkError):
+                found |= yield from ask_for_payloads(self._keys, [entry])
+        return found
 
     # ── beginning ───────────────────────────────────────────────────────────────────────────────────────────────────
 

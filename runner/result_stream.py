@@ -11,7 +11,7 @@ import time
 from array import array
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from streamrunner.runner.errors import ExitCode, RunnerError
 from streamrunner.runner.watcher import live_workers
@@ -188,7 +188,7 @@ def abandoned(job_id: str, limit_s: float) -> RunnerError:
 
 
 class Results(Iterator[Line]):
-    """The iterator that `Job.results` returns."""
+    """The iterator that `Job.results` returns; also a context manager, for leaving early."""
 
     def __init__(self, start: Callable[[], ResultPages]) -> None:
         self._start = start
@@ -209,9 +209,18 @@ class Results(Iterator[Line]):
         if self._pages is not None:
             self._pages.close()
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
 
 class AsyncResults(AsyncIterator[Line]):
-    """The asynchronous iterator that `AsyncJob.results` returns; a cancelled wait loses nothing."""
+    """The asynchronous iterator that `AsyncJob.results` returns, also a context manager.
+
+    A cancelled wait loses nothing.
+    """
 
     def __init__(self, start: Callable[[], ResultPages]) -> None:
         self._start = start
@@ -239,6 +248,12 @@ class AsyncResults(AsyncIterator[Line]):
             self._reading = None
         if self._pages is not None:
             await asyncio.to_thread(self._pages.close)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.aclose()
 
     def _read(self) -> list[Line]:
         self._pages = self._pages or self._start()

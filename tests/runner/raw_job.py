@@ -52,12 +52,20 @@ class RawJob:
         if claimed["s"] == "OK":
             self.range, self.claim = claimed["range"], int(claimed["claim"])
 
-    def flush(self, worker: str = "w", *, step: Any = None, done: int | None = None, trim: str = "") -> None:
+    def flush(
+        self,
+        worker: str = "w",
+        *,
+        step: Any = None,
+        done: int | None = None,
+        trim: str = "",
+        payload: bytes | None = None,
+    ) -> None:
         lease, n = self._workers[worker]
         self._workers[worker] = (lease, n + 1)
         steps = b"" if step is None else json.dumps([step]).encode()
         events = () if step is not None or done is not None else (("notice", {"code": "c", "message": "m"}),)
-        terminals = [] if done is None else [self._terminal(done)]
+        terminals = [] if done is None else [self._terminal(done, payload)]
         reply = self.log.flush(lease, Flush(n, steps, trim, events, terminals))
         assert reply["s"] == "OK", reply
 
@@ -77,10 +85,10 @@ class RawJob:
     def awatch(self, **options: Any) -> AsyncWatch:
         return AsyncWatch(Source.of(self.server, self.id), *_split(options))
 
-    def _terminal(self, row: int) -> Terminal:
+    def _terminal(self, row: int, payload: bytes | None) -> Terminal:
         data = {"row": row, "custom_id": f"r{row}", "attempt": 1, "range": self.range, "claim": self.claim}
         data |= {"finish_reasons": ["stop"], "usage": USAGE}
-        payload = json.dumps({"choices": [{"index": 0, "text": f"answer {row}"}]}).encode()
+        payload = payload or json.dumps({"choices": [{"index": 0, "text": f"answer {row}"}]}).encode()
         return Terminal(row, self.range, self.claim, "request.completed", data, payload, 1, 1)
 
     def run_through(self) -> None:

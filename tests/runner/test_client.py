@@ -170,11 +170,11 @@ def test_results_in_the_order_of_the_input_wait_for_open_rows(client: Client, ra
     raw.join()
     raw.flush(done=1)
     raw.flush(done=0)
-    results = client.job("raw").results(order="input")
-    assert rows_of([next(results), next(results)]) == ["r0", "r1"]
-    raw.flush(done=3)
-    raw.flush(done=2)
-    assert rows_of([next(results), next(results)]) == ["r2", "r3"]
+    with client.job("raw").results(order="input") as results:
+        assert rows_of([next(results), next(results)]) == ["r0", "r1"]
+        raw.flush(done=3)
+        raw.flush(done=2)
+        assert rows_of([next(results), next(results)]) == ["r2", "r3"]
 
 
 def test_a_killed_server_repeats_no_result(client: Client, embedded: EmbeddedServer, raw: RawJob) -> None:

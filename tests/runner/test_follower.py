@@ -13,6 +13,7 @@ import pytest
 from raw_job import WHOLE, RawJob, shown, word
 
 from streamrunner.runner import event_stream
+from streamrunner.sinks.blob import reference_to
 from streamrunner.sinks.errors import LogUnreachable, SinkError
 
 if TYPE_CHECKING:
@@ -76,6 +77,19 @@ def test_tokens_that_are_all_gone_are_a_gap(job: RawJob) -> None:
     job.raw.delete(job.keys.steps("w"))
     [gap] = job.watch(types=["tokens"])
     assert (gap.type, gap.data["stream"], gap.data["num_entries"]) == ("gap", "w", None)
+
+
+def test_a_large_result_that_is_gone_is_left_out_of_its_event(job: RawJob) -> None:
+    job.join()
+    ref = reference_to(b'{"choices":[]}')
+    job.raw.hset(job.keys.blobs, ref.sha256, b'{"choices":[]}')
+    job.flush(done=0, payload=ref.encode())
+    job.flush(done=1)
+    assert all("choices" in event.data for event in job.watch(types=["request.completed"], follow=False))
+    job.raw.delete(job.keys.blobs)
+    [gone, here] = job.watch(types=["request.completed"], follow=False)
+    assert (gone.row, "choices" in gone.data) == (0, False)
+    assert (here.row, "choices" in here.data) == (1, True)
 
 
 def test_the_streams_of_workers_that_come_later_are_read(job: RawJob) -> None:
