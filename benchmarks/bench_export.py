@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import resource
 import tempfile
 import time
 from pathlib import Path
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 
 KEYS = JobKeys("job_bench")
 ROWS_PER_RANGE = 64
-BEAT_EVERY = 500
+BEAT_EVERY = 50
 OUTPUTS: list[tuple[str, Order]] = [
     ("results.jsonl", "completion"), ("ordered.jsonl", "input"), ("results.csv", "completion"),
     ("results.jsonl.gz", "completion"), ("results.jsonl.zst", "completion"),
@@ -111,6 +112,11 @@ def run(data_dir: Path, num_rows: int, text_chars: int, outputs: Path) -> list[R
     return rates
 
 
+def peak_mib() -> float:
+    """The most memory this process has had; Linux counts it in KiB."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -122,6 +128,7 @@ def main() -> None:
         data_dir = options.data_dir or Path(folder)
         for rate in run(data_dir, options.rows, options.text, Path(folder)):
             print(f"{rate.what:32} {rate.seconds:8.2f} s {rate.rows_s:10.0f} rows/s", flush=True)
+        print(f"most memory of this process: {peak_mib():.0f} MiB")
 
 
 if __name__ == "__main__":

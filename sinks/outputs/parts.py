@@ -97,6 +97,11 @@ class PartsFolder:
             del self._manifest.parts[num_parts:]
             self._manifest.complete = complete
             self._save()
+        if complete:
+            # Not before: a remote folder may have another writer, which is ahead of this one.
+            self._delete_strays()
+
+    def _delete_strays(self) -> None:
         kept = {part.name for part in self.parts}
         for name in self.store.sizes():
             if _PART.fullmatch(name) and name not in kept:

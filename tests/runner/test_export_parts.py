@@ -254,3 +254,26 @@ def test_a_url_that_nothing_can_open_is_told_at_once(job: Any) -> None:
     with pytest.raises(SinkError) as caught:
         Exporter(job.context, job.server, OutputSpec(path="nosuch://bucket/out.jsonl")).start()
     assert caught.value.code == "output_unwritable"
+
+
+def test_a_writer_that_lags_behind_takes_nothing_from_one_that_is_ahead(job: Any) -> None:
+    parts = Parts(job, f"memory://{uuid.uuid4().hex}/out.jsonl")
+    job.finish(0, 1)
+    parts.export()
+    behind = open_output(job.context, parts.output)
+    assert isinstance(behind, PartsFolder)
+    job.finish(2, 3)
+    parts.export()
+    behind.settle(1, complete=False)
+    assert parts.parts() == [["c0", "c1"], ["c2", "c3"]]
+    behind.close()
+
+
+def test_parts_of_an_earlier_job_are_gone_when_the_new_one_is_complete(job: Any) -> None:
+    parts = Parts(job, "table.parquet")
+    job.finish(0, 1)
+    job.cancel()
+    (job.folder / "table.parquet").mkdir()
+    (job.folder / "table.parquet" / "part-00099.parquet").write_bytes(b"old")
+    parts.export()
+    assert parts.parts() == [["c0", "c1"], ["c2", "c3"], ["c4", "c5"], ["row-6"]]
