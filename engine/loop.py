@@ -12,17 +12,43 @@ import threading
 import time
 from collections import deque
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from streamrunner.engine.errors import EngineError
 from streamrunner.engine.step import RequestStep, StepOutput
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from streamrunner.engine.constraints import Constraints
-    from streamrunner.engine.core import EngineCore
     from streamrunner.engine.params import SamplingParams
 
 _CLOSE_POLL_S = 0.05
+
+
+class Core(Protocol):
+    """The engine's contract: what the loop needs of one. `EngineCore` and `SyntheticCore` keep it."""
+
+    def add_request(
+        self,
+        request_id: str,
+        prompt_token_ids: Sequence[int],
+        params: SamplingParams,
+        *,
+        choice: int = 0,
+        generated: Sequence[int] = (),
+        constraints: Constraints | None = None,
+    ) -> None:
+        """Queue one sequence behind the tokens it already has. Raises EngineError if it can never run."""
+
+    def abort(self, request_id: str) -> None:
+        """Drop a sequence; an unknown one is no error."""
+
+    def has_unfinished(self) -> bool:
+        """Whether `step` has anything to do."""
+
+    def step(self) -> StepOutput:
+        """One iteration."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +73,7 @@ class LoopEnd:
 class EngineLoop:
     """Steps the core as long as it has work. `add`, `abort` and `close` may be called from any thread."""
 
-    def __init__(self, core: EngineCore, *, max_queued_steps: int = 64) -> None:
+    def __init__(self, core: Core, *, max_queued_steps: int = 64) -> None:
         self.outputs: queue.Queue[StepOutput | LoopEnd] = queue.Queue(max_queued_steps)
         self.queue_wait_ms = 0.0
         self._core = core

@@ -6,12 +6,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from streamrunner.engine.config import EngineConfig
-from streamrunner.engine.convert import is_converted, resolve_model
-from streamrunner.engine.core import EngineCore
 from streamrunner.engine.loop import EngineLoop
 from streamrunner.engine.lora_config import resolve_adapter
-from streamrunner.engine.tokenizer import Tokenizer
-from streamrunner.engine.weights import load_model
+from streamrunner.engine.synthetic import SyntheticCore, SyntheticModel
+from streamrunner.engine.synthetic_tokenizer import synthetic_tokenizer
 from streamrunner.runner.worker import Worker
 
 if TYPE_CHECKING:
@@ -20,6 +18,7 @@ if TYPE_CHECKING:
 
     import redis
 
+    from streamrunner.engine.tokenizer import Tokenizer
     from streamrunner.runner.job import JobContext
     from streamrunner.runner.lease import LeaseKeeper
     from streamrunner.runner.spec import EngineSpec
@@ -56,6 +55,17 @@ class RunningEngine:
 
 def start_engine(job: JobContext, cache_dir: Path, say: Callable[[str], None]) -> RunningEngine:
     """Convert if need be, load, and start the step loop. Raises EngineError."""
+    synthetic = SyntheticModel.of(job.spec.model)
+    return _start_model(job, cache_dir, say) if synthetic is None else _start_synthetic(synthetic, job.spec.engine)
+
+
+def _start_model(job: JobContext, cache_dir: Path, say: Callable[[str], None]) -> RunningEngine:
+    # Here, since torch takes seconds to import and a synthetic engine needs none of it.
+    from streamrunner.engine.convert import is_converted, resolve_model
+    from streamrunner.engine.core import EngineCore
+    from streamrunner.engine.tokenizer import Tokenizer
+    from streamrunner.engine.weights import load_model
+
     name = job.spec.model
     if not is_converted(name, cache_dir, job.base):
         say(f"converting {name} (once)")
@@ -64,9 +74,17 @@ def start_engine(job: JobContext, cache_dir: Path, say: Callable[[str], None]) -
     config = engine_config(job.spec.engine, job.base)
     tokenizer = Tokenizer.load(files.path)
     core = EngineCore(load_model(files.path, config), config, tokenizer.eos_token_ids)
-    loop = EngineLoop(core)
+    return _running(EngineLoop(core), tokenizer, core.max_model_len)
+
+
+def _start_synthetic(model: SyntheticModel, spec: EngineSpec) -> RunningEngine:
+    core = SyntheticCore(model, spec.max_num_seqs, spec.max_model_len)
+    return _running(EngineLoop(core), synthetic_tokenizer(), core.max_model_len)
+
+
+def _running(loop: EngineLoop, tokenizer: Tokenizer, max_model_len: int) -> RunningEngine:
     loop.start()
-    return RunningEngine(loop, tokenizer, core.max_model_len)
+    return RunningEngine(loop, tokenizer, max_model_len)
 
 
 def engine_config(spec: EngineSpec, base: Path) -> EngineConfig:

@@ -76,10 +76,14 @@ class Identity:
 def make_identity(spec: JobSpec, scan: InputScan, cache_dir: Path, base: Path | None = None) -> Identity:
     """The identity of a checked spec and its scanned input. Raises EngineError if the model is not to be found."""
     from streamrunner.engine.convert import model_digest
+    from streamrunner.engine.synthetic import SyntheticModel
 
+    synthetic = SyntheticModel.of(spec.model)
     return Identity(
         model=spec.model,
-        model_sha256=model_digest(spec.model, cache_dir, base, spec.engine.lora_path),
+        model_sha256=synthetic.digest
+        if synthetic
+        else model_digest(spec.model, cache_dir, base, spec.engine.lora_path),
         input_sha256=scan.sha256,
         ranges=tuple(
             RangeDigest(one.first, one.count, one.line, one.sha256, scan.files.get(one.uri, "")) for one in scan.ranges
