@@ -6,9 +6,9 @@ Costs one short read per thousand ranges and a bit a row, whatever the rows hold
 from __future__ import annotations
 
 import time
-from collections import Counter
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from streamrunner.runner.row_work import NO_WORK, Kind, WorkSum
 from streamrunner.sinks.wire import decode_json
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     import redis
+    from numpy.typing import NDArray
 
     from streamrunner.runner.spec import SamplingSpec
     from streamrunner.sinks.keys import JobKeys
@@ -26,17 +27,8 @@ _PAGE = 1_000
 _MAX_SHARE = 0.01
 
 
-@dataclass(frozen=True, slots=True)
-class RangeWork:
-    """Rows [first, first + count) and what they ask, by kind."""
-
-    first: int
-    count: int
-    sums: tuple[WorkSum, ...]
-
-
 class OpenWork:
-    """Ranges and open rows of one job; `refresh` now and then, the rest is from memory."""
+    """Ranges and open rows of one job. A million rows are 15,625 ranges: they are counted as arrays."""
 
     def __init__(self, client: redis.Redis, keys: JobKeys, sampling: SamplingSpec) -> None:
         self._client: Any = client
@@ -44,43 +36,54 @@ class OpenWork:
         self._sampling = sampling
         self._last_id = "-"
         self._next = 0.0
-        self._bits = b""
-        self._ranges: dict[str, RangeWork] = {}
-
-    def refresh(self) -> None:
-        """Read new ranges and all bits, unless the last time is too recent for what it cost. Raises RedisError."""
-        began = time.monotonic()
-        if began < self._next:
-            return
-        self._read_ranges()
-        self._bits = self._client.get(self._keys.done) or b""
-        now = time.monotonic()
-        self._next = now + (now - began) / _MAX_SHARE
+        self._found: dict[Kind, WorkSum] = {}
+        self._number: dict[str, int] = {}
+        self._kinds: dict[Kind, int] = {}
+        # One item a range, then one a range and kind: its range, its kind, its four sums.
+        self._first: list[int] = []
+        self._count: list[int] = []
+        self._part_range: list[int] = []
+        self._part_kind: list[int] = []
+        self._part_sums: list[WorkSum] = []
+        self._arrays: tuple[NDArray[Any], ...] = ()
 
     def waiting(self, in_flight: Iterable[str]) -> dict[Kind, WorkSum]:
-        """Open rows that are not in flight, by kind. in_flight: the range of each row that is, with repeats."""
-        num_in_flight = Counter(in_flight)
-        num_open = {name: self._num_open(one) for name, one in self._ranges.items()}
+        """Open rows that are not in flight, by kind; the last answer, if that is recent for what it cost.
+
+        in_flight: the range of each row that is, with repeats. Raises RedisError.
+        """
+        began = time.monotonic()
+        if began >= self._next:
+            self._read_ranges()
+            self._found = self._sum_up(self._client.get(self._keys.done) or b"", in_flight)
+            now = time.monotonic()
+            self._next = now + (now - began) / _MAX_SHARE
+        return self._found
+
+    def _sum_up(self, bits: bytes, in_flight: Iterable[str]) -> dict[Kind, WorkSum]:
+        if not self._arrays:
+            columns = (self._first, self._count, self._part_range, self._part_kind)
+            self._arrays = (*(np.array(one, np.int64) for one in columns), np.array(self._part_sums, float))
+        first, count, part_range, part_kind, part_sums = self._arrays
+        num_open = self._num_open(bits, first, count)
         # A row that was split off or is retried stands in two ranges and is open in both.
-        once = min(self._num_all_open() / max(sum(num_open.values()), 1), 1.0)
-        found: dict[Kind, WorkSum] = {}
-        for name, one in self._ranges.items():
-            rows = num_open[name] * once - num_in_flight[name]
-            if rows > 0:
-                for part in one.sums:
-                    found[part.kind] = found.get(part.kind, NO_WORK).plus(part, rows / one.count)
-        return found
+        span = int((first + count).max(initial=0))
+        once = (span - int.from_bytes(bits, "big").bit_count()) / max(float(num_open.sum()), 1.0)
+        rows = num_open * min(once, 1.0)
+        known = [self._number[name] for name in in_flight if name in self._number]
+        rows = np.maximum(rows - np.bincount(known, minlength=len(rows)), 0.0) if known else rows
+        share = (rows / count)[part_range]
+        sums = [np.bincount(part_kind, share * part_sums[:, i], len(self._kinds)) for i in range(part_sums.shape[1])]
+        found = {kind: WorkSum(*(float(one[number]) for one in sums)) for kind, number in self._kinds.items()}
+        return {kind: one for kind, one in found.items() if one.rows > 0}
 
-    def _num_all_open(self) -> int:
-        rows = max((one.first + one.count for one in self._ranges.values()), default=0)
-        return rows - int.from_bytes(self._bits, "big").bit_count()
-
-    def _num_open(self, one: RangeWork) -> int:
-        # Bit 0 is the highest of the first byte; rows behind the last byte are open.
-        first_byte, after = one.first // 8, one.first + one.count
-        known = self._bits[first_byte : (after + 7) // 8].ljust((after + 7) // 8 - first_byte, b"\0")
-        word = int.from_bytes(known, "big") >> (-after % 8)
-        return one.count - (word & ((1 << one.count) - 1)).bit_count()
+    def _num_open(self, bits: bytes, first: NDArray[Any], count: NDArray[Any]) -> NDArray[Any]:
+        """Per range; rows behind the last byte are open."""
+        span = int((first + count).max(initial=0))
+        done = np.unpackbits(np.frombuffer(bits, np.uint8), count=span) if bits else np.zeros(span, np.uint8)
+        before = np.concatenate(([0], np.cumsum(done, dtype=np.int64)))
+        result: NDArray[Any] = count - (before[first + count] - before[first])
+        return result
 
     def _read_ranges(self) -> None:
         while page := self._client.xrange(self._keys.work, min=self._last_id, count=_PAGE):
@@ -95,7 +98,14 @@ class OpenWork:
         sums = [WorkSum(*one) for one in spec.get("work") or ()] or [self._guess(spec)]
         # A part of a split range may still carry the sums of the whole.
         share = min(count / sum(one.rows for one in sums), 1.0)
-        self._ranges[name] = RangeWork(int(spec["first"]), count, tuple(NO_WORK.plus(one, share) for one in sums))
+        self._arrays = ()
+        self._number[name] = len(self._first)
+        self._first.append(int(spec["first"]))
+        self._count.append(count)
+        for one in sums:
+            self._part_range.append(self._number[name])
+            self._part_kind.append(self._kinds.setdefault(one.kind, len(self._kinds)))
+            self._part_sums.append(NO_WORK.plus(one, share))
 
     def _guess(self, spec: dict[str, Any]) -> WorkSum:
         """For a range without sums: every row as the job's sampling has it."""

@@ -33,7 +33,8 @@ def summarize(
     total = int(meta.get("rows", 0))
     status = meta.get("status", "validating")
     prompt, completion = int(meta.get("prompt_tokens", 0)), int(meta.get("completion_tokens", 0))
-    known = progress or {}
+    # A lease outlives its job by some seconds; whoever held it has nothing to do any more.
+    known = {} if progress is None or status in _ENDED else progress
     done = status in _ENDED or (total > 0 and sum(counts.values()) == total)
     return {
         "id": pointer.job_id,

@@ -303,10 +303,9 @@ class Worker:
     def _waiting(self, in_flight: list[RowRun]) -> dict[Kind, WorkSum] | None:
         """The open rows beside those in flight; None while the server does not answer."""
         try:
-            self._open_work.refresh()
+            return self._open_work.waiting(run.range for run in in_flight)
         except (RedisError, OSError):
             return None
-        return self._open_work.waiting(run.range for run in in_flight)
 
     def _notice(self, code: str, message: str) -> None:
         self._say(message)

@@ -38,9 +38,7 @@ def close(server: EmbeddedServer, keys: JobKeys, *rows: int) -> None:
 
 
 def open_work(server: EmbeddedServer, keys: JobKeys) -> OpenWork:
-    work = OpenWork(server.client(), keys, SamplingSpec(n=3, max_tokens=20))
-    work.refresh()
-    return work
+    return OpenWork(server.client(), keys, SamplingSpec(n=3, max_tokens=20))
 
 
 def test_open_rows_are_counted_by_kind_with_what_they_ask(embedded: EmbeddedServer, keys: JobKeys) -> None:
@@ -59,10 +57,9 @@ def test_rows_with_their_ending_do_not_count(embedded: EmbeddedServer, keys: Job
 
 
 def test_rows_in_flight_are_taken_off_their_range(embedded: EmbeddedServer, keys: JobKeys) -> None:
-    work = open_work(embedded, keys)
-    found = work.waiting(["2-0", "2-0", "1-0", "unknown"])
+    found = open_work(embedded, keys).waiting(["2-0", "2-0", "1-0", "unknown"])
     assert (found[SHORT.kind].rows, found[LONG.kind].rows) == (63, 1)
-    assert LONG.kind not in work.waiting(["2-0"] * 3)
+    assert LONG.kind not in open_work(embedded, keys).waiting(["2-0"] * 3)
 
 
 def test_a_row_that_was_split_off_counts_once(embedded: EmbeddedServer, keys: JobKeys) -> None:
@@ -72,9 +69,18 @@ def test_a_row_that_was_split_off_counts_once(embedded: EmbeddedServer, keys: Jo
     assert sum(one.rows for one in found.values()) == pytest.approx(137)
 
 
-def test_counting_again_at_once_costs_nothing(embedded: EmbeddedServer, keys: JobKeys) -> None:
+def test_asked_again_at_once_it_costs_nothing(embedded: EmbeddedServer, keys: JobKeys) -> None:
     work = open_work(embedded, keys)
+    work.waiting([])
     work._next = float("inf")
     close(embedded, keys, 0)
-    work.refresh()
     assert work.waiting([])[SHORT.kind].rows == 64
+
+
+def test_ranges_that_come_later_count_too(embedded: EmbeddedServer, keys: JobKeys) -> None:
+    work = open_work(embedded, keys)
+    work.waiting([])
+    work._next = 0.0
+    client: Any = embedded.client()
+    client.xadd(keys.work, {"range": '{"first":137,"count":10,"bytes":10000}'})
+    assert work.waiting([])[Kind(10, 5)].rows == 80

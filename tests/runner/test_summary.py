@@ -50,7 +50,8 @@ def test_a_job_that_nobody_has_begun_is_validating_and_promises_nothing() -> Non
 
 
 def test_a_job_that_has_ended_has_no_time_left() -> None:
-    assert summarize(POINTER, META | {"status": "cancelled"})["eta_s"] == 0.0
+    one = summarize(POINTER, META | {"status": "cancelled"}, {"a": RUNNING})
+    assert (one["eta_s"], one["phase"], one["workers"], one["running"]) == (0.0, None, [], 0)
 
 
 @pytest.mark.parametrize(
