@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "errors.md"
-ERRORS = {"EngineError", "RunnerError", "SinkError", "BadRow", "RowError", "InputError"}
+ERRORS = {"EngineError", "RunnerError", "SinkError", "BadRow", "RowError", "InputError", "InvalidInput", "refused_line"}
 CODE = re.compile(r"[a-z]+(_[a-z0-9]+)+")
 _ROW = re.compile(r"^\| `(\w+)` \|([^|]+)\|([^|]+)\|$", re.MULTILINE)
 

@@ -39,6 +39,7 @@ def submit(where: Where, spec: Path, force_new: bool, quiet: bool, as_json: bool
     \b
     runner submit job.yaml            run it, go on with it, attach to it, or learn that it is done
     runner submit job.yaml --new      run it afresh
+    zcat rows.gz | runner submit job.yaml             with `input: {path: -}` in the job file
 
     Ctrl-C, SIGTERM and SIGHUP keep all that is done and exit with 75; after a kill -9 nothing finished is run twice.
     """
