@@ -71,6 +71,47 @@ def test_a_worker_shares_a_running_job_and_its_kill_loses_nothing(job: Bench) ->
     assert job.texts() == undisturbed
 
 
+@pytest.mark.parametrize("any_bench", ["debian"], indirect=True)
+def test_a_worker_that_was_stopped_beyond_its_lease_writes_nothing_for_what_others_took(
+    any_bench: Bench, chat_row: Callable[..., str], eventually: Callable[..., None]
+) -> None:
+    import redis
+
+    any_bench.write_rows([chat_row(i) for i in range(64)])
+    sampling = {"temperature": 0.8, "seed": 7, "max_tokens": 200, "ignore_eos": True}
+    any_bench.write_job(sampling=sampling)
+    assert any_bench.submit().returncode == 0
+    undisturbed, before = any_bench.texts(), set(claimers(any_bench))
+    any_bench.write_job(sampling=sampling, engine={"max_model_len": 512, "max_num_seqs": 2})
+    zombie = any_bench.start("submit", "job.yaml", "--new")
+    eventually(lambda: set(claimers(any_bench)) - before, seconds=60)
+    zombie.send_signal(signal.SIGSTOP)
+    [stopped] = set(claimers(any_bench))
+    client: Any = redis.from_url(any_bench.redis_url)
+    [lease] = client.scan_iter(f"sr:*:lease:{stopped}")
+    client.delete(lease)  # fifteen seconds later
+    heir = any_bench.start("worker", "last")
+    eventually(lambda: f'"from":"{stopped}"' in log_of(client, lease), seconds=60)
+    zombie.send_signal(signal.SIGCONT)
+    _, said = zombie.communicate(timeout=60)
+    assert zombie.returncode == 0, said
+    assert "rows went to another worker while this one was away" in said
+    assert heir.wait(timeout=60) == 0
+    assert any_bench.texts() == undisturbed
+    owners: dict[str, str] = {}
+    for event in any_bench.events():
+        if event["type"] == "range.claimed":
+            owners[event["data"]["range"]] = event["by"]
+        elif event["type"] == "request.completed":
+            assert event["by"] == owners[event["data"]["range"]]
+
+
+def log_of(client: Any, lease: bytes) -> str:
+    """Data of all entries of a lease's job, one after the other."""
+    entries = client.xrange(lease.split(b":lease:")[0] + b":log")
+    return b"".join(fields[b"data"] for _, fields in entries).decode()
+
+
 @pytest.mark.parametrize("any_bench", ["embedded"], indirect=True)
 def test_a_worker_without_jobs_waits_or_ends_as_asked(any_bench: Bench) -> None:
     ended = any_bench.run("worker", "--exit-when-idle")
