@@ -61,6 +61,7 @@ class Session:
         self._options = options
         self._stop = stop
         self._display = display
+        self._outage = OutageTeller(display.say).line()
         self._watcher = Watcher(server, job.keys, patience_s=options.log_timeout_s, should_stop=stop.is_set)
 
     @property
@@ -93,8 +94,7 @@ class Session:
 
     def _others_alive(self) -> bool:
         """Whether a worker holds the job; those whose lock file is free are declared dead at once."""
-        client = self._server.client()
-        alive = live_workers(client, self._job.keys)
+        alive = self._log("cli").ask(lambda client: live_workers(client, self._job.keys))
         dead = [worker for worker in alive if is_worker_dead(self._options.data_dir, worker)]
         for worker in dead:
             self._log("cli").lost(worker, "its process is gone")
@@ -166,8 +166,9 @@ class Session:
 
     def _log(self, by: str) -> JobLog:
         return JobLog(
-            self._server, self._job.keys, by, patience_s=self._options.log_timeout_s, should_stop=self._stop.is_set
-        )
+            self._server, self._job.keys, by, patience_s=self._options.log_timeout_s, should_stop=self._stop.is_set,
+            on_wait=self._outage.wait, on_back=self._outage.back,
+        )  # fmt: skip
 
 
 class WorkerPart:
