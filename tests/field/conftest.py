@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 ROOT = Path(__file__).resolve().parents[2]
 RUNNER = Path(sys.executable).with_name("runner")
@@ -54,7 +54,7 @@ class FieldJob:
     def run(
         self, verb: str, path: str, *options: str, piped: bytes = b"", **sections: Any
     ) -> subprocess.CompletedProcess[bytes]:
-        self._write_job(path, sections)
+        self.write_job(path, **sections)
         command = [str(RUNNER), verb, "job.yaml", *options]
         done = subprocess.run(command, env=self._env, cwd=self.folder, capture_output=True, input=piped, timeout=150)
         assert b"Traceback" not in done.stderr, done.stderr.decode()
@@ -63,7 +63,7 @@ class FieldJob:
     @contextlib.contextmanager
     def started(self, verb: str, path: str, piped: bytes = b"", **sections: Any) -> Iterator[subprocess.Popen[bytes]]:
         """A command that the test ends before it is done."""
-        self._write_job(path, sections)
+        self.write_job(path, **sections)
         pipe = {"stdin": subprocess.PIPE, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
         process = subprocess.Popen([str(RUNNER), verb, "job.yaml"], env=self._env, cwd=self.folder, **pipe)
         assert process.stdin is not None
@@ -91,13 +91,28 @@ class FieldJob:
     def _env(self) -> dict[str, str]:
         return {**os.environ, "RUNNER_DATA_DIR": str(self.data_dir), "PYTHONSAFEPATH": "1"}
 
-    def _write_job(self, path: str, sections: dict[str, Any]) -> None:
+    def write_job(self, path: str, **sections: Any) -> None:
+        """The job file; `path` is its input."""
         source = {"path": path, **sections.pop("input", {})}
         spec = {
             "name": "t", "model": str(self.model), "input": source, "sampling": {"max_tokens": 1, "seed": 7},
             "outputs": [{"type": "jsonl", "path": "out/results.jsonl"}], **sections,
         }  # fmt: skip
         (self.folder / "job.yaml").write_text(json.dumps(spec), "utf-8")
+
+    def command(self, *words: str) -> subprocess.CompletedProcess[str]:
+        """Any other verb, as text."""
+        done = subprocess.run(
+            [str(RUNNER), *words], env=self._env, cwd=self.folder, capture_output=True, text=True, timeout=150
+        )
+        assert "Traceback" not in done.stderr, done.stderr
+        return done
+
+
+@pytest.fixture(scope="session")
+def make_field(byte_model: Path) -> Callable[[Path, Path], FieldJob]:
+    """`make_field(folder, data_dir)`, where several tests look at one run."""
+    return lambda folder, data_dir: FieldJob(folder, data_dir, byte_model)
 
 
 @pytest.fixture

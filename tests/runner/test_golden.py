@@ -33,6 +33,16 @@ def test_a_job_that_was_killed_and_resumed() -> None:
     assert not any(worker.alive for worker in state.workers.values())
 
 
+def test_a_job_that_was_paused_cancelled_and_retried() -> None:
+    state = fold(entries("v1-controlled.jsonl"))
+    state.check()
+    assert (state.status, state.spec["priority"], state.limit) == ("completed", 3, None)
+    assert (state.completed, state.failed, state.cancelled, state.open_rows) == (16, 1, 7, 0)
+    assert state.attempts == {1: 2, 20: 2, 21: 2, 22: 2}
+    assert state.spec["limits"] == {"max_output_tokens": 1_000_000}
+    assert not any(worker.alive for worker in state.workers.values())
+
+
 @pytest.mark.parametrize("name", sorted(path.name for path in GOLDEN.glob("*.jsonl")))
 def test_old_events_still_fit_the_vocabulary(name: str) -> None:
     found = entries(name)
