@@ -164,4 +164,7 @@ def _context(job_id: str, state: JobState) -> JobContext:
 
 def _changes(old: dict[str, Any], new: JobSpec) -> dict[str, Any]:
     wanted = new.model_dump(mode="json", exclude_none=True)
-    return {name: wanted.get(name) for name in _MAY_CHANGE if wanted.get(name) != old.get(name) and name in wanted}
+    if "priority" not in new.model_fields_set:
+        # The verb may have given another one since: a file that is silent does not take it back.
+        del wanted["priority"]
+    return {name: wanted[name] for name in _MAY_CHANGE if name in wanted and wanted[name] != old.get(name)}

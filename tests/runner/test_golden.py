@@ -36,7 +36,7 @@ def test_a_job_that_was_killed_and_resumed() -> None:
 def test_a_job_that_was_paused_cancelled_and_retried() -> None:
     state = fold(entries("v1-controlled.jsonl"))
     state.check()
-    assert (state.status, state.spec["priority"], state.limit) == ("completed", 3, None)
+    assert (state.status, state.spec["priority"], state.limit) == ("completed", 0, None)
     assert (state.completed, state.failed, state.cancelled, state.open_rows) == (16, 1, 7, 0)
     assert state.attempts == {1: 2, 20: 2, 21: 2, 22: 2}
     assert state.spec["limits"] == {"max_output_tokens": 1_000_000}
