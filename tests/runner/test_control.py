@@ -54,7 +54,7 @@ def test_a_pause_during_the_load_is_heard_at_once_and_the_same_command_goes_on(j
     assert status(job)["paused"]
     assert job.run("priority", "last", "4").returncode == 0
     assert job.submit().returncode == 0
-    assert not any("priority" in one["data"]["changes"] for one in job.events() if one["type"] == "job.resumed")
+    assert not any("priority" in one["data"].get("changes", {}) for one in job.events() if one["type"] == "job.resumed")
     assert len(job.lines()) == NUM_ROWS
 
 
