@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 _INVALID = frozenset({
     "job_not_found", "job_ambiguous", "bad_cursor", "output_exists", "output_locked", "output_unwritable",
-    "results_missing",
+    "results_missing", "job_archived", "archive_damaged", "archive_unwritable",
 })  # fmt: skip
 # The log has all results; the same command completes the output.
 _TO_BE_COMPLETED = frozenset({"output_unfinished", "output_changed", "output_disk_full"})

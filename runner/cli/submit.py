@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -89,8 +89,28 @@ def _run(
         session.export()
         return _close(job_id, submission.state, as_json, f"{job_id} is already done: ")
     display.say(_greeting(submission))
+    for notice in _size_notices(server, where, request) if submission.is_new else ():
+        display.say(f"note: {notice}")
     state = _guarded_run(session, stop, display)
     return _close(job_id, state, as_json, "")
+
+
+def _size_notices(server: LogServer, where: Where, request: Request) -> list[str]:
+    """Whether the job's log may become larger than its server."""
+    import shutil
+
+    from redis.exceptions import RedisError
+
+    from streamrunner.runner.log_size import Room, forecast_size, memory_left, size_notices
+
+    try:
+        with server.client() as client:
+            info: Any = client.info("memory")
+    except RedisError:
+        return []  # a user without INFO: what is not known cannot be warned of
+    disk = shutil.disk_usage(where.data_dir).free if server.local else None
+    size = forecast_size(request.spec, request.scan.ranges)
+    return size_notices(size, Room(memory_left(info), disk), server.address)
 
 
 def _guarded_run(session: Session, stop: StopFlag, display: Display) -> JobState:

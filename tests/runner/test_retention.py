@@ -18,7 +18,10 @@ from streamrunner.runner.retention import durable_until
 from streamrunner.runner.row_index import RowIndex
 from streamrunner.runner.selection import Selection
 from streamrunner.runner.spec import JobSpec, check_spec
+from streamrunner.sinks.directory import JobDirectory
+from streamrunner.sinks.embedded.server import EmbeddedServer
 from streamrunner.sinks.errors import SinkError
+from streamrunner.sinks.keys import JobKeys
 from streamrunner.sinks.log import Flush
 from streamrunner.sinks.outputs.record import pack
 from streamrunner.sinks.reader import read_log
@@ -188,3 +191,19 @@ def test_rows_that_wait_for_their_turn_are_held(job: Kept) -> None:
 def test_results_may_only_go_to_outputs_that_never_need_them_again(outputs: list[Any]) -> None:
     with pytest.raises(RunnerError, match="set it to live"):
         check_spec({**SPEC, "outputs": outputs}, "job.yaml")
+
+
+def test_a_whole_job_leaves_nothing_but_its_history_and_its_outputs(bench: Any, chat_row: Any) -> None:
+    bench.write_rows([chat_row(number) for number in range(5)])
+    bench.write_job(events={"retention": "results"})
+    assert bench.submit().returncode == 0
+    assert len(bench.lines()) == 5
+    with EmbeddedServer(bench.data_dir) as server:
+        raw: Any = server.client()
+        [pointer] = JobDirectory(raw, "sr").jobs()
+        keys = JobKeys(pointer.job_id)
+        assert raw.xlen(keys.res) == 0
+        assert examine(raw, keys).is_sound
+        assert "is already done" in bench.submit().stdout
+        gone = bench.run("results", "last")
+        assert (gone.returncode, "[results_missing]" in gone.stderr) == (4, True), gone.stderr
