@@ -11,10 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 from streamrunner.runner.errors import RunnerError
 from streamrunner.runner.fold import ENDED_STATUSES
+from streamrunner.runner.identity import Identity
+from streamrunner.runner.place import PREFIX
 from streamrunner.sinks.archive import Archives, JobFolder, Manifest, check
+from streamrunner.sinks.archive_server import ArchiveServer
 from streamrunner.sinks.blob import parse_reference
 from streamrunner.sinks.errors import SinkError
 from streamrunner.sinks.keys import JobKeys
+from streamrunner.sinks.wire import parse_log_entry
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -23,6 +27,7 @@ if TYPE_CHECKING:
     import redis
 
     from streamrunner.runner.purge import Purger
+    from streamrunner.runner.submission import Request
     from streamrunner.sinks.archive import Entry
     from streamrunner.sinks.directory import JobDirectory, JobPointer
 
@@ -123,6 +128,20 @@ def find_archived(data_dir: Path, directory: JobDirectory, wanted: str) -> JobFo
     return None
 
 
+def find_finished(data_dir: Path, request: Request) -> JobFolder | None:
+    """The archived job that a submit asks for again: same name, folder and identity."""
+    for folder in reversed(Archives(data_dir).all()):
+        if folder.manifest.name != request.spec.name:
+            continue
+        reader: Any = ArchiveServer(folder, PREFIX).reader()
+        [(raw_id, fields)] = reader.xrange(JobKeys(folder.manifest.job, PREFIX).log, count=1)
+        submitted = parse_log_entry(raw_id, fields).data
+        is_here = submitted["base"] == str(request.spec_path.parent.resolve())
+        if is_here and not request.identity.differences(Identity.from_json(submitted["identity"])):
+            return folder
+    return None
+
+
 def _match(candidates: list[JobFolder], wanted: str) -> JobFolder | None:
     named = [one for one in candidates if one.manifest.name == wanted]
     if named:
@@ -142,5 +161,5 @@ def archived_already(folder: JobFolder) -> RunnerError:
     return RunnerError(
         "job_archived",
         f"{folder.manifest.job} is archived in {folder.path}, so nothing about it can change any more; "
-        "a submit of its file runs it afresh",
+        "`runner submit --new` runs its file afresh",
     )

@@ -79,7 +79,6 @@ class LogProof:
         # Packed ids of the entries that have a payload.
         self.payload_ids = array("Q")
         self._findings = findings
-        self._ended_rows: set[tuple[int, int]] = set()
         self._last_seq = 0
 
     def apply(self, entry: LogEntry) -> None:
@@ -157,10 +156,9 @@ class LogProof:
         self.payload_ids.append(pack_id(entry.seq, entry.gen))
         if entry.type in _BODIED:
             self._check_claim(entry)
-        if (row, attempt) in self._ended_rows or self.state.rows[row] != OPEN:
+        if attempt != self.state.attempts.get(row, 1) or self.state.rows[row] != OPEN:
             self._findings.add("doubled", f"{entry.type} ({entry.id}) ends row {row}, attempt {attempt}, a second time")
             return False
-        self._ended_rows.add((row, attempt))
         return True
 
     def _check_claim(self, entry: LogEntry) -> None:

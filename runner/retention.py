@@ -51,7 +51,7 @@ class ExportBeat:
         try:
             self._log.export(self._name, feed.last_id, until, self._required)
         except SinkError as error:
-            if error.code != "log_unreachable":
+            if error.code not in ("log_unreachable", "job_archived"):
                 raise
 
 

@@ -89,6 +89,17 @@ class Submitter:
             return self._create(owner, request)
         return self.submit(Request(request.spec_path, request.spec, request.scan, request.identity, force_new=False))
 
+    def is_known(self, request: Request) -> bool:
+        """Whether a job of this name and file is on the server, or was there and was not taken off."""
+        return self._directory.owner(submit_key_of(request.spec.name, request.spec_path)) is not None
+
+    def continue_archived(self, job_id: str) -> Submission:
+        """A job that has ended and is read from its archive; nothing is written."""
+        state = self._fold(job_id)
+        if state is None:
+            raise RunnerError("job_not_found", f"the archive of {job_id} holds no log")
+        return Submission(_context(job_id, state), state, is_new=False)
+
     def _create(self, job_id: str, request: Request) -> Submission:
         scan, spec = request.scan, request.spec
         data: dict[str, Any] = {

@@ -52,6 +52,11 @@ class JobDirectory:
             return job_id
         return str(self._client.get(name).decode())
 
+    def owner(self, key: str) -> str | None:
+        """The job that owns a submit key, if any."""
+        found = self._client.get(submit_key(self._prefix, key))
+        return None if found is None else str(found.decode())
+
     def replace(self, key: str, expected: str, job_id: str) -> str:
         """Point the submit key at a new job unless somebody else moved it first; returns its owner."""
         name = submit_key(self._prefix, key)

@@ -14,7 +14,7 @@ from streamrunner.runner.place import PREFIX
 def archive(where: Where, job: str) -> None:
     """Move an ended job from the server to files in the data dir, where `status`, `results` and the like still find it.
 
-    Tokens of single steps are left out: the results hold the texts. A submit of the same file runs it afresh.
+    Tokens of single steps are left out: the results hold the texts. A submit of the same file says that it is done.
 
     \b
     runner archive capitals

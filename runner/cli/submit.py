@@ -10,6 +10,7 @@ import click
 
 from streamrunner.runner.cli.common import Where, opened, where_options
 from streamrunner.runner.errors import ExitCode
+from streamrunner.runner.place import PREFIX
 from streamrunner.runner.summary import state_as_json
 from streamrunner.runner.terminal import clean
 
@@ -80,9 +81,8 @@ def _run(
     log_timeout: float,
 ) -> int:
     from streamrunner.runner.session import Session, SessionOptions
-    from streamrunner.runner.submission import Submitter
 
-    submission = Submitter(server, server.client()).submit(request)
+    server, submission = _submission(server, where, request)
     job_id = submission.job.job_id
     session = Session(submission.job, server, SessionOptions(where.data_dir, log_timeout), stop, display)
     if submission.state.ended:
@@ -93,6 +93,20 @@ def _run(
         display.say(f"note: {notice}")
     state = _guarded_run(session, stop, display)
     return _close(job_id, state, as_json, "")
+
+
+def _submission(server: LogServer, where: Where, request: Request) -> tuple[LogServer, Submission]:
+    """The job that is meant, and where its log is: on the server, or in its archive if it was moved there."""
+    from streamrunner.runner.archive import find_finished
+    from streamrunner.runner.submission import Submitter
+    from streamrunner.sinks.archive_server import ArchiveServer
+
+    submitter = Submitter(server, server.client())
+    folder = None if request.force_new or submitter.is_known(request) else find_finished(where.data_dir, request)
+    if folder is None:
+        return server, submitter.submit(request)
+    files = ArchiveServer(folder, PREFIX)
+    return files, Submitter(files, files.client()).continue_archived(folder.manifest.job)
 
 
 def _size_notices(server: LogServer, where: Where, request: Request) -> list[str]:

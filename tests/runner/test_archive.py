@@ -206,3 +206,18 @@ def test_the_read_verbs_read_an_archive_and_the_others_say_that_it_is_one(bench:
         for verb in (["cancel", "t"], ["archive", "t"], ["retry", "t"]):
             refused = bench.run(*verb)
             assert (refused.returncode, "[job_archived]" in refused.stderr) == (4, True), refused.stderr
+
+
+def test_a_submit_of_an_archived_job_runs_nothing_and_completes_its_outputs(bench: Any, chat_row: Any) -> None:
+    bench.write_rows([chat_row(number) for number in range(3)])
+    bench.write_job()
+    assert bench.submit().returncode == 0
+    lines = bench.lines()
+    assert bench.run("archive", "t").returncode == 0
+    bench.output.unlink()
+    again = bench.submit()
+    assert (again.returncode, "is already done" in again.stdout) == (0, True), again.stderr
+    assert bench.lines() == lines
+    bench.write_rows([chat_row(number) for number in range(4)])
+    assert bench.submit("--quiet").returncode == 0
+    assert len(bench.lines()) == 4
