@@ -15,11 +15,8 @@ from streamrunner.runner.errors import RunnerError
 from streamrunner.runner.fold import ENDED_STATUSES
 from streamrunner.sinks.keys import JobKeys
 from streamrunner.sinks.log import JobLog
-from streamrunner.sinks.reader import read_log
 
 if TYPE_CHECKING:
-    import redis
-
     from streamrunner.sinks.directory import JobDirectory, JobPointer
     from streamrunner.sinks.server import LogServer
 
@@ -50,9 +47,8 @@ def ended_jobs(directory: JobDirectory, older_than_s: float, now_s: float | None
 class Purger:
     """Deletes jobs of one server. Every step is idempotent."""
 
-    def __init__(self, server: LogServer, client: redis.Redis, directory: JobDirectory, prefix: str) -> None:
+    def __init__(self, server: LogServer, directory: JobDirectory, prefix: str) -> None:
         self._server = server
-        self._client = client
         self._directory = directory
         self._prefix = prefix
 
@@ -62,10 +58,9 @@ class Purger:
         Raises RunnerError: `job_running` if it has not ended, `job_damaged` if its `meta` does not say so.
         """
         keys = JobKeys(job_id, self._prefix)
-        workers = [entry.data["worker"] for entry in read_log(self._client, keys) if entry.type == "worker.joined"]
         self._refuse_running(job_id)
         self._directory.withdraw(job_id)
-        reply = JobLog(self._server, keys, "purge", patience_s=10.0).purge(workers)
+        reply = JobLog(self._server, keys, "purge", patience_s=10.0).purge()
         if reply["s"] == "BROKEN":
             raise RunnerError(
                 "job_damaged",

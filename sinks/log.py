@@ -305,9 +305,9 @@ class JobLog:
             args += [len(one), *(part for pair in one.items() for part in pair)]
         return self._call("repair", [*args, *workers])
 
-    def purge(self, workers: Sequence[str]) -> Reply:
+    def purge(self) -> Reply:
         """Delete all keys of an ended job at once: OK, RUNNING, or BROKEN (its `meta` is lost: repair it first)."""
-        return self._call("purge", list(workers))
+        return self._call("purge", [])
 
     def _call(self, function: str, args: list[Any], worker: str | None = None) -> Reply:
         of = self._keys

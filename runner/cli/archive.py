@@ -30,7 +30,7 @@ def archive(where: Where, job: str) -> None:
         known = find_archived(where.data_dir, directory, job)
         if known is not None:
             raise archived_already(known)
-        purger = Purger(server, client, directory, PREFIX)
+        purger = Purger(server, directory, PREFIX)
         folder = Archiver(client, Archives(where.data_dir), purger, PREFIX).archive(directory.find(job))
     streams = folder.manifest.streams
     size = sum(one.bytes for one in streams.values())

@@ -53,7 +53,7 @@ def purge(where: Where, jobs: tuple[str, ...], all_ended: bool, older_than: floa
     with opened(where) as server:
         client = server.client()
         directory = JobDirectory(client, PREFIX)
-        purger = Purger(server, client, directory, PREFIX)
+        purger = Purger(server, directory, PREFIX)
         wanted = _ended(directory, older_than or 0.0) if all_ended else _named(directory, jobs)
         if wanted and not (yes or _confirmed(wanted)):
             return ExitCode.STOPPED

@@ -36,7 +36,7 @@ class Place:
         self.raw: Any = server.client()
         self.directory = JobDirectory(self.raw, "sr")
         self.archives = Archives(folder)
-        self.purger = Purger(server, self.raw, self.directory, "sr")
+        self.purger = Purger(server, self.directory, "sr")
         self.archiver = Archiver(self.raw, self.archives, self.purger, "sr")
 
     def job(self, *, ended: bool = True) -> RawJob:

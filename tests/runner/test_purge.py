@@ -22,7 +22,7 @@ class Place:
         self.server = server
         self.raw: Any = server.client()
         self.directory = JobDirectory(self.raw, "sr")
-        self.purger = Purger(server, self.raw, self.directory, "sr")
+        self.purger = Purger(server, self.directory, "sr")
 
     def job(self, key: str = "k", *, ended: bool = True) -> RawJob:
         job = RawJob(self.server)
@@ -61,7 +61,7 @@ def test_a_job_that_runs_is_refused_and_untouched(place: Place) -> None:
         place.purger.purge(job.id)
     assert caught.value.code == "job_running"
     assert place.keys() == before
-    assert job.log.purge([])["s"] == "RUNNING"
+    assert job.log.purge()["s"] == "RUNNING"
     assert place.keys() == before
 
 
@@ -78,7 +78,7 @@ def test_a_job_without_meta_is_not_taken_for_an_ended_one(place: Place) -> None:
 def test_a_purge_that_was_killed_between_two_steps_goes_on(place: Place, steps: int) -> None:
     before = place.keys()
     job = place.job()
-    for step in (place.directory.withdraw, lambda _: job.log.purge([]), place.directory.retract)[:steps]:
+    for step in (place.directory.withdraw, lambda _: job.log.purge(), place.directory.retract)[:steps]:
         step(job.id)
     assert (place.directory.jobs() == []) == (steps >= 2)
     place.purger.purge(job.id)

@@ -67,19 +67,17 @@ local function repair(keys, args)
 end
 
 ---------------------------------------------------------------------------------------------------
--- purge   ARGV worker...      OK keys | RUNNING | BROKEN
--- All keys of an ended job go in one step, so a crash leaves either the whole job or nothing of it. worker: those whose
--- step streams are to go besides the ones that meta names. BROKEN: there is a log and no meta that says it has ended.
+-- purge      OK keys | RUNNING | BROKEN
+-- All keys of an ended job go in one step, so a crash leaves either the whole job or nothing of it. Whose step streams
+-- there are, meta says. BROKEN: there is a log and no meta that says it has ended.
 ---------------------------------------------------------------------------------------------------
-local function purge(keys, args)
+local function purge(keys)
   local job = open(keys)
   if not job.status and job.seq > 0 then return reply({s = 'BROKEN'}) end
   if job.status and not ENDED[job.status] then return reply(standing(job, 'RUNNING')) end
   local prefix = string.match(keys[1], '^(.*):log$')
-  local workers = known_workers(job)
-  for i = 1, #args do workers[#workers + 1] = args[i] end
   local gone = 0
-  for _, worker in ipairs(workers) do
+  for _, worker in ipairs(known_workers(job)) do
     gone = gone + redis.call('UNLINK', prefix .. ':steps:' .. worker, job.lease_prefix .. worker)
   end
   for _, key in ipairs(keys) do gone = gone + redis.call('UNLINK', key) end
