@@ -85,7 +85,7 @@ class RawJob:
     def awatch(self, **options: Any) -> AsyncWatch:
         return AsyncWatch(Source.of(self.server, self.id), *_split(options))
 
-    def _terminal(self, row: int, payload: bytes | None) -> Terminal:
+    def _terminal(self, row: int, payload: bytes | None = None) -> Terminal:
         data = {"row": row, "custom_id": f"r{row}", "attempt": 1, "range": self.range, "claim": self.claim}
         data |= {"finish_reasons": ["stop"], "usage": USAGE}
         payload = payload or json.dumps({"choices": [{"index": 0, "text": f"answer {row}"}]}).encode()
