@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import subprocess
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import redis
@@ -143,6 +144,28 @@ def test_a_worker_works_on_jobs_but_registers_none(runner: redis.Redis, folder: 
     for command in ("XADD sr:jobs * job x", "SET sr:submit:x y", "FUNCTION DELETE sr_v1", "FUNCTION LOAD x"):
         with pytest.raises(redis.exceptions.NoPermissionError):
             worker.execute_command(*command.split())
+
+
+@pytest.mark.redis
+def test_workers_share_and_give_back_ranges_with_their_own_rights(runner: redis.Redis, folder: Path) -> None:
+    client = connect(folder, "worker", "two")
+    epochs: dict[str, int] = {}
+
+    def call(function: str, worker: str, *args: object) -> dict[str, Any]:
+        keys = [*BASE_KEYS, f"sr:{{J}}:lease:{worker}", f"sr:{{J}}:steps:{worker}"]
+        reply: dict[str, Any] = json.loads(client.fcall(f"sr_v1_{function}", len(keys), *keys, worker, *args))
+        return reply
+
+    for worker in ("x", "y"):
+        epochs[worker] = call("join", worker, "token", "{}")["epoch"]
+    first = call("claim", "x", epochs["x"], "token", " ", " ")
+    [other] = call("held", "y")["others"]
+    taken = call("split", "y", epochs["y"], "token", first["range"], first["claim"], 1)
+    assert (other["range"], taken["s"], taken["done"]) == (first["range"], "OK", "0")
+    given = call("give_back", "y", epochs["y"], "token", "{}", taken["range"])
+    assert given["given"] == [taken["range"]]
+    call("leave", "x", epochs["x"], "token", "done")
+    assert call("forget", "x", 1000)["s"] == "HELD"
 
 
 @pytest.mark.redis
