@@ -119,6 +119,25 @@ def test_results_and_tokens_come_while_another_thread_runs_the_job(
     assert sum(len(delta.token_ids) for delta in deltas) == 18
 
 
+def test_ctrl_c_keeps_what_is_done_and_running_again_goes_on(client: Client, tiny_model: Path, tmp_path: Path) -> None:
+    job = client.submit(capitals(tiny_model), base_dir=tmp_path)
+
+    def interrupt() -> None:
+        for _ in job.events(types=["worker.joined"], timeout_s=60):
+            os.kill(os.getpid(), signal.SIGINT)
+            return
+
+    before = signal.getsignal(signal.SIGINT)
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    with pytest.raises(KeyboardInterrupt, match="SIGINT"):
+        job.run()
+    thread.join(10)
+    assert signal.getsignal(signal.SIGINT) == before
+    assert not job.status().ended
+    assert job.run().request_counts.completed == 3
+
+
 def test_submitting_and_reading_loads_no_engine(data_dir: Path, tiny_model: Path, tmp_path: Path) -> None:
     program = (
         "import sys\nfrom streamrunner.runner import Client\n"
