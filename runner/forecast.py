@@ -50,6 +50,7 @@ class Forecast:
     def __init__(self) -> None:
         self.lengths = LengthModel()
         self.pace = Pace()
+        self._warm = False
         self._most_running = 1
         self._most_batched = 1
         self._output_tokens = 0
@@ -58,8 +59,10 @@ class Forecast:
         self._admitted_tokens = 0
 
     def take_step(self, output_tokens: int, prompt_tokens: int, running: int, step_ms: float) -> None:
-        """Learn from one engine step."""
-        self.pace.take(output_tokens, prompt_tokens, step_ms)
+        """Learn from one engine step; the first one compiles loops, and its time says nothing about the others."""
+        if self._warm:
+            self.pace.take(output_tokens, prompt_tokens, step_ms)
+        self._warm = True
         self._output_tokens += output_tokens
         self._prompt_tokens += prompt_tokens
         self._most_running = max(self._most_running, running)

@@ -45,7 +45,13 @@ class Meter:
         self._now = _Totals(clock())
         self._window = deque([self._now])
         self._last: StepOutput | None = None
+        self._warm = self._now
         self._forecast = Forecast()
+
+    @property
+    def num_rows(self) -> int:
+        """Rows that have their result."""
+        return self._now.rows
 
     def admitted(self, run: RowRun) -> None:
         """Count a row that goes into the engine."""
@@ -66,6 +72,8 @@ class Meter:
             now.prompt_tokens + step.num_prompt_tokens,
         )  # fmt: skip
         self._forecast.take_step(output_tokens, step.num_prompt_tokens, step.num_running, step.step_ms)
+        if self._last is None:
+            self._warm = self._now._replace(at_s=self._clock())
         self._last = step
 
     def is_due(self) -> bool:
@@ -117,6 +125,8 @@ class Meter:
         cost = self._forecast.pace.cost()
         if waiting is None or cost is None:
             return None
+        # Not the first step, which compiles.
+        then = max(then, self._warm)
         engine_ms = cost.of(
             now.steps - then.steps, now.output_tokens - then.output_tokens, now.prompt_tokens - then.prompt_tokens
         )

@@ -36,6 +36,7 @@ class OpenWork:
         self._sampling = sampling
         self._last_id = "-"
         self._next = 0.0
+        self._num_ended = 0
         self._found: dict[Kind, WorkSum] = {}
         self._number: dict[str, int] = {}
         self._kinds: dict[Kind, int] = {}
@@ -47,18 +48,22 @@ class OpenWork:
         self._part_sums: list[WorkSum] = []
         self._arrays: tuple[NDArray[Any], ...] = ()
 
-    def waiting(self, in_flight: Iterable[str]) -> dict[Kind, WorkSum]:
-        """Open rows that are not in flight, by kind; the last answer, if that is recent for what it cost.
+    def waiting(self, in_flight: Iterable[str], num_ended: int = 0) -> dict[Kind, WorkSum]:
+        """Open rows that are not in flight, by kind. The last answer, if that is recent for what it cost, is given
+        again, less the rows that this worker has ended since.
 
-        in_flight: the range of each row that is, with repeats. Raises RedisError.
+        in_flight: the range of each row that is, with repeats. num_ended: by this worker so far. Raises RedisError.
         """
         began = time.monotonic()
         if began >= self._next:
+            self._num_ended = num_ended
             self._read_ranges()
             self._found = self._sum_up(self._client.get(self._keys.done) or b"", in_flight)
             now = time.monotonic()
             self._next = now + (now - began) / _MAX_SHARE
-        return self._found
+        rows = sum(one.rows for one in self._found.values())
+        left = 1.0 - (num_ended - self._num_ended) / rows if rows else 0.0
+        return {kind: NO_WORK.plus(one, left) for kind, one in self._found.items()} if left > 0 else {}
 
     def _sum_up(self, bits: bytes, in_flight: Iterable[str]) -> dict[Kind, WorkSum]:
         if not self._arrays:

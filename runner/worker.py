@@ -303,7 +303,7 @@ class Worker:
     def _waiting(self, in_flight: list[RowRun]) -> dict[Kind, WorkSum] | None:
         """The open rows beside those in flight; None while the server does not answer."""
         try:
-            return self._open_work.waiting(run.range for run in in_flight)
+            return self._open_work.waiting((run.range for run in in_flight), self._meter.num_rows)
         except (RedisError, OSError):
             return None
 

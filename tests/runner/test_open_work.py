@@ -77,6 +77,14 @@ def test_asked_again_at_once_it_costs_nothing(embedded: EmbeddedServer, keys: Jo
     assert work.waiting([])[SHORT.kind].rows == 64
 
 
+def test_rows_ended_since_the_last_count_are_taken_off(embedded: EmbeddedServer, keys: JobKeys) -> None:
+    work = open_work(embedded, keys)
+    work.waiting([], 100)
+    work._next = float("inf")
+    assert sum(one.rows for one in work.waiting([], 110).values()) == pytest.approx(127)
+    assert work.waiting([], 300) == {}
+
+
 def test_ranges_that_come_later_count_too(embedded: EmbeddedServer, keys: JobKeys) -> None:
     work = open_work(embedded, keys)
     work.waiting([])
