@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from streamrunner.runner.errors import RunnerError
-from streamrunner.runner.intake import Intake, in_reach
+from streamrunner.runner.intake import Intake, Report, in_reach, silent
 from streamrunner.runner.lines import LineReader
 from streamrunner.runner.outputs_apart import check_outputs_apart
 from streamrunner.runner.row_work import RowWork, row_work, sum_by_kind
@@ -93,16 +93,18 @@ class InvalidInput(RunnerError):
         self.errors = tuple(errors)
 
 
-def scan_input(spec: JobSpec, base: Path, data_dir: Path) -> InputScan:
+def scan_input(spec: JobSpec, base: Path, data_dir: Path, report: Report = silent) -> InputScan:
     """Check the structure of every row and cut the input into ranges, in flat memory (8 bytes a row).
+
+    report: told often what is being done and with how many rows so far; what it raises ends the scan.
 
     Raises RunnerError (whatever `Intake.sources` does, output_is_input) and InvalidInput (empty_file,
     duplicate_custom_id, url_mismatch, invalid_rows, no_valid_rows).
     """
     check_outputs_apart(spec, base)
     scan = InputScan()
-    scanner = _Scanner(spec, scan)
-    for source in Intake(spec, base, data_dir, scan.notices.append).sources():
+    scanner = _Scanner(spec, scan, report)
+    for source in Intake(spec, base, data_dir, scan.notices.append, report).sources():
         scanner.run(source)
     scanner.finish()
     if scan.rows == 0:
@@ -142,9 +144,10 @@ def range_size(num_before: int) -> int:
 class _Scanner:
     """One pass over the lines: rows, ranges, errors, and whether every custom_id is unique."""
 
-    def __init__(self, spec: JobSpec, scan: InputScan) -> None:
+    def __init__(self, spec: JobSpec, scan: InputScan, report: Report) -> None:
         self._spec = spec
         self._scan = scan
+        self._report = report
         self._ids = CustomIds()
         self._whole = hashlib.sha256()
         self._work: list[RowWork] = []
@@ -179,6 +182,7 @@ class _Scanner:
         """Close a range; the offset of the next one. Bytes without a row belong to none."""
         cut = reader.cut()
         count = self._scan.rows - first
+        self._report("checking the rows", self._scan.rows)
         if count:
             self._whole.update(bytes.fromhex(cut.sha256))
             work, self._work = sum_by_kind(self._work), []

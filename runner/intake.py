@@ -7,6 +7,7 @@ standard input, http       ──bytes────────────▶ sp
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
@@ -21,7 +22,7 @@ from streamrunner.runner.template import template_columns
 from streamrunner.sinks.wire import encode_json
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from streamrunner.runner.job import JobContext
     from streamrunner.runner.spec import InputSpec, JobSpec
@@ -29,14 +30,30 @@ if TYPE_CHECKING:
 _CHUNK = 1 << 20
 
 
+# Told what is being done, and with how many rows so far (0 where they are not counted).
+Report = Callable[[str, int], None]
+
+
+def silent(_doing: str, _num_rows: int) -> None:
+    """Tell nobody."""
+
+
 class Intake:
     """Reads what a job calls its input. note: told what a user should know and no error is."""
 
-    def __init__(self, spec: JobSpec, base: Path, data_dir: Path, note: Callable[[str], None] | None = None) -> None:
+    def __init__(
+        self,
+        spec: JobSpec,
+        base: Path,
+        data_dir: Path,
+        note: Callable[[str], None] | None = None,
+        report: Report = silent,
+    ) -> None:
         self._spec = spec
         self._base = base
         self._spool = Spool(data_dir)
         self._note = note or (lambda _message: None)
+        self._report = report
 
     def sources(self) -> Iterator[Source]:
         """The files, in order; one is copied when it is asked for. Raises RunnerError."""
@@ -52,7 +69,7 @@ class Intake:
             form = detect(source, asked.format)
             return source if form.is_plain_lines else self._converted(source, form, asked)
         with open_source(source.uri) as file:
-            copy = self._spool.keep(_chunks(file))
+            copy = self._spool.keep(self._told(_chunks(file), f"copying {source.name}", every=1))
         copied = source._replace(uri=str(copy.path.absolute()))
         made = None
         try:
@@ -66,8 +83,15 @@ class Intake:
     def _converted(self, source: Source, form: Form, asked: InputSpec) -> Source:
         use = Use(None if asked.prompt is None else template_columns(asked.prompt), self._spec.task)
         with open_source(source.uri) as file, unpacked(file, form.packing, source.name) as content:
-            copy = self._spool.keep(self._rows(content, form, source.name, use))
+            rows = self._rows(content, form, source.name, use)
+            copy = self._spool.keep(self._told(rows, f"converting {source.name}", every=256))
         return source._replace(uri=str(copy.path.absolute()))
+
+    def _told(self, parts: Iterator[bytes], doing: str, every: int) -> Iterator[bytes]:
+        for number, part in enumerate(parts):
+            if number % every == 0:
+                self._report(doing, number if every > 1 else 0)
+            yield part
 
     def _rows(self, file: BinaryIO, form: Form, name: str, use: Use) -> Iterator[bytes]:
         if form.kind == "parquet":

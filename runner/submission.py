@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     import redis
 
     from streamrunner.runner.inputs import InputScan
+    from streamrunner.runner.intake import Report
     from streamrunner.runner.spec import JobSpec
     from streamrunner.sinks.server import LogServer
 
@@ -54,12 +55,15 @@ class Request:
     force_new: bool
 
 
-def make_request(spec_path: Path, spec: JobSpec, data_dir: Path, *, force_new: bool = False) -> Request:
+def make_request(
+    spec_path: Path, spec: JobSpec, data_dir: Path, *, force_new: bool = False, report: Report | None = None
+) -> Request:
     """Check every row of a spec's input and say what the job is. Raises as `scan_input` and `make_identity` do."""
     from streamrunner.runner.identity import make_identity
     from streamrunner.runner.inputs import scan_input
+    from streamrunner.runner.intake import silent
 
-    scan = scan_input(spec, spec_path.parent, data_dir)
+    scan = scan_input(spec, spec_path.parent, data_dir, report or silent)
     identity = make_identity(spec, scan, data_dir / "cache", spec_path.parent)
     return Request(spec_path.resolve(), spec, scan, identity, force_new)
 

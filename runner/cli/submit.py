@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from streamrunner.runner.cli.common import Where, opened, where_options
-from streamrunner.runner.errors import ExitCode
+from streamrunner.runner.errors import ExitCode, RunnerError
 from streamrunner.runner.place import PREFIX
 from streamrunner.runner.summary import state_as_json
 from streamrunner.runner.terminal import clean
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from streamrunner.sinks.server import LogServer
 
 _SHOWN_ERRORS = 5
+_SAY_EVERY_S = 5.0
 
 
 @click.command()
@@ -52,15 +54,36 @@ def submit(where: Where, spec: Path, force_new: bool, quiet: bool, as_json: bool
     with opened(where) as server, Display(quiet=quiet or as_json) as display:
         for notice in server.notices():
             display.say(f"note: {notice}")
-        request = _request(spec, where, force_new, display)
+        request = _request(spec, where, force_new, display, stop)
         return _run(server, where, request, stop, display, as_json, log_timeout)
 
 
-def _request(path: Path, where: Where, force_new: bool, display: Display) -> Request:
+class _Looking:
+    """Says now and then how far the look at the rows is, and ends it when a signal comes: it may take minutes."""
+
+    def __init__(self, display: Display, stop: StopFlag) -> None:
+        self._display = display
+        self._stop = stop
+        self._next = time.monotonic() + _SAY_EVERY_S
+
+    def __call__(self, doing: str, num_rows: int) -> None:
+        if self._stop.is_set():
+            raise RunnerError(
+                "stopped_early",
+                f"{self._stop.reason} while {doing}: nothing was submitted, run the same command again",
+                ExitCode.STOPPED,
+            )
+        if time.monotonic() >= self._next:
+            self._next = time.monotonic() + _SAY_EVERY_S
+            self._display.say(f"{doing}{f': {num_rows:,} so far' if num_rows else ''} …")
+
+
+def _request(path: Path, where: Where, force_new: bool, display: Display, stop: StopFlag) -> Request:
     from streamrunner.runner.spec import load_spec
     from streamrunner.runner.submission import make_request
 
-    request = make_request(path, load_spec(path), where.data_dir, force_new=force_new)
+    looking = _Looking(display, stop)
+    request = make_request(path, load_spec(path), where.data_dir, force_new=force_new, report=looking)
     scan = request.scan
     for notice in scan.notices:
         display.say(f"note: {notice}")

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
+import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -197,6 +199,15 @@ def test_a_job_whose_every_row_fails_says_so_with_its_exit_code(field: FieldJob)
     assert done.returncode == 3
     assert b"0 completed, 2 failed" in done.stdout
     assert len(field.results()) == 2
+
+
+def test_a_signal_while_a_large_file_is_looked_at_ends_the_look(field: FieldJob) -> None:
+    field.write("rows.jsonl", b'{"prompt": "x"}\n' * 2_000_000)
+    with field.started("submit", "rows.jsonl") as process:
+        while not any((field.data_dir / "server").glob("server.lock")):
+            time.sleep(0.01)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(20) == 75
 
 
 def test_a_changed_file_of_an_unfinished_job_is_named(field: FieldJob) -> None:
