@@ -20,7 +20,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from chaos_kit.checker import Check, Texts, check_job, count_recomputed, texts_of
-from chaos_kit.driver import FINISHED, ChaosError, JobDriver, Observation
+from chaos_kit.driver import FINISHED, ChaosError, JobDriver, Observation, find_runner
 from chaos_kit.phases import Plan, durable_tokens, judge_kill, make_plans, share_mid_row
 from chaos_kit.processes import left_behind
 from chaos_kit.workload import output_of, read_lines, write_job
@@ -145,15 +145,6 @@ class Chaos:
         print(f"{'  of them read back in after a kill (prefill)':50} {sum(cost.prefilled for cost in costs):5}")
         print(f"{'  of them recomputed though they were in the log':50} {sum(cost.decoded_twice for cost in costs):5}")
         print(f"{'tokens recomputed, not yet in the log (estimate)':50} {sum(cost.unwritten for cost in costs):5}")
-
-
-def find_runner() -> Path:
-    """The `runner` command beside this interpreter, or on PATH."""
-    beside = Path(sys.executable).with_name("runner")
-    found = beside if beside.exists() else shutil.which("runner")
-    if found is None:
-        raise ChaosError("there is no `runner` command: make setup")
-    return Path(found)
 
 
 if __name__ == "__main__":

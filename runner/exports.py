@@ -27,11 +27,15 @@ class Exports:
         self._started: list[Exporter] = []
         self._faults: list[SinkError | RunnerError] = []
 
-    def start(self) -> None:
-        """Begin to write all. Raises SinkError if one is not to be had; then none is left running."""
+    def start(self, patience_s: float = 0.0) -> None:
+        """Begin to write all, waiting so long for one that another process writes.
+
+        Raises SinkError if one is not to be had; then none is left running.
+        """
+        deadline = time.monotonic() + patience_s
         try:
             for exporter in self._exporters:
-                exporter.start()
+                _start(exporter, deadline)
                 self._started.append(exporter)
         except SinkError:
             with contextlib.suppress(SinkError, RunnerError):
@@ -67,3 +71,13 @@ class Exports:
                 self._faults.append(fault)
         if self._faults:
             raise self._faults[0]
+
+
+def _start(exporter: Exporter, deadline: float) -> None:
+    while True:
+        try:
+            return exporter.start()
+        except SinkError as error:
+            if error.code != "output_locked" or time.monotonic() > deadline:
+                raise
+        time.sleep(_POLL_S)

@@ -40,6 +40,8 @@ _POLL_MS = 250
 # What a worker needs to finish its step, flush and leave; then the process goes without it (exit within 10 s).
 STOP_S = 8.0
 _TAKEOVER_EVERY_S = 1.0
+# Runners that start at the same moment, or see the same death, settle within this who works.
+_RACE_S = 10.0
 _GOES_ON = ("validating", "in_progress")
 
 
@@ -63,6 +65,7 @@ class Session:
         self._display = display
         self._outage = OutageTeller(display.say).line()
         self._watcher = Watcher(server, job.keys, patience_s=options.log_timeout_s, should_stop=stop.is_set)
+        self._race_over = time.monotonic() + _RACE_S
 
     @property
     def state(self) -> JobState:
@@ -84,7 +87,7 @@ class Session:
     def export(self) -> None:
         """Complete the outputs from the log alone."""
         exports = Exports(self._job, self._server)
-        exports.start()
+        exports.start(patience_s=_RACE_S)
         exports.finish(self._time_to_stop)
 
     def _time_to_stop(self) -> float | None:
@@ -109,6 +112,7 @@ class Session:
                 next_check = time.monotonic() + _TAKEOVER_EVERY_S
                 self._settle()
                 if not self._others_alive() and not self._watcher.state.paused:
+                    self._race_over = time.monotonic() + _RACE_S
                     return
         if self._watcher.state.ended:
             self._export_if_free()
@@ -123,8 +127,9 @@ class Session:
 
     def _work(self) -> bool:
         """Be the worker; True if the job was paused under it."""
-        exports = Exports(self._job, self._server)
-        exports.start()
+        exports = self._take_outputs()
+        if exports is None:
+            return False
         part = WorkerPart(self._job, self._server, self._options, self._stop, self._display)
         part.start()
         while part.running:
@@ -141,6 +146,21 @@ class Session:
         self._catch_up()
         exports.finish(self._time_to_stop)
         return part.paused
+
+    def _take_outputs(self) -> Exports | None:
+        """The outputs, held by this process; None where another runner that started at the same moment has them.
+
+        That one is about to join; one that has ended the job is writing the last lines. Either is seen in the log soon.
+        """
+        exports = Exports(self._job, self._server)
+        try:
+            exports.start()
+        except SinkError as error:
+            if error.code != "output_locked" or time.monotonic() > self._race_over:
+                raise
+            self._show("")
+            return None
+        return exports
 
     def _settle(self) -> None:
         """End the job if it ought to have ended and no worker does it: a cancel, a limit or a deadline."""

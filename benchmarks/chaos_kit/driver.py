@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
+import sys
 import time
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import redis
@@ -18,7 +21,6 @@ from chaos_kit.streams import StreamReader, Streams, find_job
 if TYPE_CHECKING:
     import random
     from collections.abc import Sequence
-    from pathlib import Path
 
 _POLL_S = 0.03
 FINISHED = (0, 3)
@@ -26,6 +28,15 @@ FINISHED = (0, 3)
 
 class ChaosError(Exception):
     """The run itself cannot go on: a job that hangs, a runner that refuses to start."""
+
+
+def find_runner() -> Path:
+    """The `runner` command beside this interpreter, or on PATH."""
+    beside = Path(sys.executable).with_name("runner")
+    found = beside if beside.exists() else shutil.which("runner")
+    if found is None:
+        raise ChaosError("there is no `runner` command: make setup")
+    return Path(found)
 
 
 @dataclass

@@ -18,11 +18,13 @@ def now_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-def spawn(command: list[str], environment: dict[str, str], log: Path) -> subprocess.Popen[bytes]:
+def spawn(
+    command: list[str], environment: dict[str, str], log: Path, folder: Path | None = None
+) -> subprocess.Popen[bytes]:
     """Start the runner with its output in a file; nobody types into it."""
     with log.open("ab") as file:
         return subprocess.Popen(
-            command, env=environment, stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT
+            command, env=environment, cwd=folder, stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT
         )
 
 

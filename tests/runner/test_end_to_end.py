@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import signal
 import socket
@@ -274,3 +275,31 @@ def test_the_quickstart_answers_with_the_real_model(bench: Bench, smollm2: Path)
     again = bench.submit()
     assert "already done: 24 completed" in again.stdout
     assert "loading" not in again.stderr
+
+
+def test_an_output_that_another_runner_is_about_to_leave_is_waited_for(
+    bench: Bench, chat_row: Callable[..., str]
+) -> None:
+    # Two runners that see the same death both go for the outputs; the second used to give up with exit code 4.
+    bench.write_rows([chat_row(i) for i in range(3)])
+    bench.write_job(model="synthetic?step_ms=1", engine={})
+    bench.output.parent.mkdir()
+    with bench.output.open("ab") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        submit = bench.start("submit", "job.yaml")
+        time.sleep(2.0)
+        assert submit.poll() is None
+    out, error = submit.communicate(timeout=60)
+    assert submit.returncode == 0, error
+    assert "3 completed, 0 failed" in out
+    assert len(bench.lines()) == 3
+
+
+def test_runners_that_start_together_do_the_job_once(bench: Bench, chat_row: Callable[..., str]) -> None:
+    bench.write_rows([chat_row(i) for i in range(30)])
+    bench.write_job(model="synthetic?step_ms=2", engine={})
+    runners = [bench.start("submit", "job.yaml") for _ in range(3)]
+    ends = [one.communicate(timeout=60) for one in runners]
+    assert [one.returncode for one in runners] == [0, 0, 0], ends
+    assert sorted(line["custom_id"] for line in bench.lines()) == sorted(f"n{i}" for i in range(30))
+    assert_contract(bench.events())

@@ -1,0 +1,3 @@
+"""Parts of `bench_log.py`."""
+
+from __future__ import annotations
