@@ -24,7 +24,7 @@ OFFLINE := HF_HUB_OFFLINE=1 TRANSFORMERS_OFFLINE=1 HF_HUB_DISABLE_TELEMETRY=1
 TYPING := $(CURDIR)/.typing
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check kernels bench bench-engine chaos clean
+.PHONY: help setup demo test check kernels bench bench-engine bench-log chaos clean
 
 help:
 	@echo "make setup   create .venv and install everything into it"
@@ -32,8 +32,8 @@ help:
 	@echo "make test    run the tests (one file: make test ARGS=tests/test_docs.py)"
 	@echo "make check   formatting, lint, types, import contracts, tests: what CI runs"
 	@echo "make kernels compile the GPU kernels for A100, H100 and B200, without a GPU, and print what they need"
-	@echo "make bench   measure and print figures (make bench-engine: the engine beside others, alone)"
-	@echo "make chaos   SIGKILL running jobs KILLS=$(KILLS) times and check that nothing is lost"
+	@echo "make bench   measure and print figures (make bench-engine: the engine beside others; make bench-log: the log)"
+	@echo "make chaos   SIGKILL running jobs KILLS=$(KILLS) times, then 13 kinds of faults; nothing may be lost (LONG=1: 1,000 faults)"
 	@echo "make clean   remove build outputs and caches (keeps .venv)"
 
 setup: $(STAMP)
@@ -73,8 +73,12 @@ bench: setup
 bench-engine: setup
 	$(OFFLINE) $(BIN)/python benchmarks/bench_engine.py $(ARGS)
 
+bench-log: setup
+	$(OFFLINE) $(BIN)/python benchmarks/bench_log.py $(ARGS)
+
 chaos: setup
 	$(OFFLINE) $(BIN)/python benchmarks/chaos.py --kills $(KILLS) $(ARGS)
+	$(BIN)/python benchmarks/chaos_faults.py $(if $(LONG),--long)
 
 clean:
 	rm -rf build dist streamrunner.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

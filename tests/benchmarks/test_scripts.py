@@ -10,7 +10,9 @@ from pathlib import Path
 import pytest
 
 FOLDER = Path(__file__).resolve().parents[2] / "benchmarks"
-SCRIPTS = sorted(path.name for path in [*FOLDER.glob("bench_*.py"), FOLDER / "chaos.py", FOLDER / "kernels_gate.py"])
+SCRIPTS = sorted(
+    path.name for path in [*FOLDER.glob("bench_*.py"), *FOLDER.glob("chaos*.py"), FOLDER / "kernels_gate.py"]
+)
 
 
 @pytest.mark.parametrize("script", SCRIPTS)
