@@ -32,8 +32,8 @@ class LastJob(NamedTuple):
         expected = min(self.tokens_per_row * len(counts.prompts), float(counts.output_limit))
         return {
             "source": "last job", "job": self.job_id, "output_tokens_per_s": round(self.output_tokens_per_s, 1),
-            "expected_output_tokens": round(expected), "expected_s": round(expected / self.output_tokens_per_s, 1),
-            "at_most_s": round(counts.output_limit / self.output_tokens_per_s, 1),
+            "expected_output_tokens": round(expected), "expected_s": round(expected / self.output_tokens_per_s, 3),
+            "at_most_s": round(counts.output_limit / self.output_tokens_per_s, 3),
         }  # fmt: skip
 
 
@@ -54,7 +54,7 @@ class Measured(NamedTuple):
         return {
             "source": "measured", "measured_s": round(self.seconds, 1), "output_tokens_per_s": round(rate, 1),
             "expected_output_tokens": None, "expected_s": None,
-            "at_most_s": round(self.cost.of(steps, output, prompt) / 1000, 1),
+            "at_most_s": round(self.cost.of(steps, output, prompt) / 1000, 3),
         }  # fmt: skip
 
 

@@ -26,7 +26,7 @@ for name in ("RUNNER_DATA_DIR", "RUNNER_REDIS_URL", "RUNNER_ADMISSIONS_FILE"):
     os.environ.pop(name, None)
 
 
-def until(condition: Callable[[], bool], seconds: float = 5.0) -> None:
+def until(condition: Callable[[], bool], seconds: float = 20.0) -> None:
     """Wait for something that has to happen within a time; fail when it does not."""
     deadline = time.monotonic() + seconds
     while not condition():

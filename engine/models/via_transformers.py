@@ -206,7 +206,8 @@ def _module(folder: Path, config: Any, dtype: torch.dtype) -> Any:
         ) from error
     except (ValueError, OSError, RuntimeError) as error:
         raise _unsupported(f"model_type {config.model_type!r}: {_first_line(error)}") from error
-    if module._is_stateful:  # noqa: SLF001 - transformers has no public name for it
+    # transformers before 5.25 marks these models; later ones are found by _check_config and by the trial.
+    if getattr(module, "_is_stateful", False):
         raise _unsupported("state beside keys and values (a state space model)")
     module.train(False)
     return module

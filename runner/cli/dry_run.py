@@ -82,8 +82,8 @@ def show_dry_run(dry: dict[str, Any]) -> None:
 def _time(time: dict[str, Any] | None) -> str:
     if time is None:
         return "unknown: no finished job of this model, and nothing measured"
-    most = f"at most ~{format_seconds(time['at_most_s'])} if every answer uses its max_tokens"
+    most = f"at most ~{format_seconds(max(time['at_most_s'], 1))} if every answer uses its max_tokens"
     if time["source"] == "measured":
         return f"{most}, and loading (measured here: {time['output_tokens_per_s']:.0f} tok/s)"
-    expected = f"~{format_seconds(time['expected_s'])} if it goes as in {time['job']}"
+    expected = f"~{format_seconds(max(time['expected_s'], 1))} if it goes as in {time['job']}"
     return f"{expected} ({time['output_tokens_per_s']:.0f} tok/s with its start), {most}"

@@ -50,6 +50,19 @@ def test_greedy_tokens_and_logprobs_are_those_of_transformers(family: str, tmp_p
     ]
 
 
+def test_what_older_transformers_keep_to_themselves_is_refused_by_name_or_right(tmp_path: Path) -> None:
+    """Falcon calls AttentionInterface since transformers 5.25."""
+    reference = save_model("Falcon", {}, tmp_path)
+    try:
+        core = new_core(tmp_path, max_num_batched_tokens=32)
+    except EngineError as error:
+        assert "attention of its own, without AttentionInterface" in error.message
+        return
+    given = prompts(LENGTHS)
+    for prompt, own in zip(given, run(core, [(prompt, []) for prompt in given]), strict=True):
+        check(reference, prompt, own)
+
+
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("family", ["Olmo2", "GPT2", "Qwen2Moe"])
 def test_a_sequence_has_the_same_bits_alone_and_in_a_batch(family: str, dtype: Any, tmp_path: Path) -> None:
@@ -82,11 +95,10 @@ def refused(folder: Path) -> str:
     [
         ("Bloom", {}, "no max_position_embeddings|attention of its own"),
         ("Falcon", {"alibi": True}, "alibi in its config.json"),
-        ("Falcon", {}, "attention of its own, without AttentionInterface"),
         ("GPTNeo", {"attention_types": [[["global", "local"], 1]]}, "attention of its own"),
         ("GptOss", {"num_local_experts": 4, "head_dim": 16}, "attention sinks"),
         ("Mamba", {}, "no max_position_embeddings|layer_types with linear_attention"),
-        ("Rwkv", {}, "no max_position_embeddings|state beside keys and values"),
+        ("Rwkv", {}, "no max_position_embeddings|state beside keys and values|attention of its own"),
         ("Llama4Text", {"head_dim": 16}, "attention_chunk_size in its config.json"),
     ],
 )
