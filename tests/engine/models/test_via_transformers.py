@@ -55,8 +55,8 @@ def test_what_older_transformers_keep_to_themselves_is_refused_by_name_or_right(
     reference = save_model("Falcon", {}, tmp_path)
     try:
         core = new_core(tmp_path, max_num_batched_tokens=32)
-    except EngineError as error:
-        assert "attention of its own, without AttentionInterface" in error.message
+    except EngineError:
+        assert "attention of its own, without AttentionInterface" in refused(tmp_path)
         return
     given = prompts(LENGTHS)
     for prompt, own in zip(given, run(core, [(prompt, []) for prompt in given]), strict=True):

@@ -57,7 +57,7 @@ class SyntheticLoop:
         self.go.set()
         self._advance = advance
         self._max_num_seqs = max_num_seqs
-        self._step_s = step_s
+        self.step_s = step_s
         self._live: dict[str, tuple[EngineRequest, int]] = {}
         self._guard = threading.Lock()
         self._stop = threading.Event()
@@ -92,7 +92,7 @@ class SyntheticLoop:
                 steps = tuple(self._step(request, made) for request, made in running)
             if steps:
                 self._put(StepOutput(steps, len(steps), 0, len(steps), 0, 0, 0.1, 0, 1.0))
-            time.sleep(self._step_s)
+            time.sleep(self.step_s)
 
     def _put(self, output: StepOutput) -> None:
         while not self._stop.is_set():
